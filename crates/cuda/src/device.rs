@@ -271,7 +271,7 @@ impl Drop for Device {
 }
 
 /// The most bytes of static shared memory that a kernel has.
-const STATIC_SHARED: usize = 4096;
+const STATIC_SHARED: usize = 8192;
 
 /// A stream that does not wait for the default stream.
 pub(crate) struct Stream(pub(crate) sys::CUstream);

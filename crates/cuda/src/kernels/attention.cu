@@ -15,8 +15,9 @@
 #define NO_CELL 0xffffffffu
 // Positions of a part. A query's parts begin at multiples of it and are merged in order.
 #define PART 256
-#define HEADS 8
-#define SLICE 64
+// Queries of an item, at most, and of a tile of `mma`.
+#define TILE 16
+#define WARPS 8
 
 struct KvLayer {
     u64 keys, values, frozen_keys, frozen_values;
@@ -32,20 +33,23 @@ struct KvLayer {
 // What the plan of a class of layers is in the step's buffer, as offsets in 32-bit words.
 struct ClassPlan {
     u32 writes, items, item_count, runs;
+    // First position and end of what each query sees.
+    u32 ranges, unused[3];
 };
 
 struct Item {
-    int query;
-    // The query's run list, and the positions that the item covers.
+    // The first query and their number, at most TILE. All have one run list.
+    int query, queries;
+    // The run list, and the positions that the item covers.
     int first_run, runs, begin, end;
-    // The first slot of partial results, or -1 where one item covers all parts; this item's part and their number.
-    int slot, part, parts;
+    // The first slot of partial results, or -1 where one item covers all parts; this item's part, and their number from bit
+    // 16 on.
+    int slot, part;
 };
 
 struct Run {
     u32 position, cell, len;
 };
-
 
 __device__ __forceinline__ const u8* row_of(const KvLayer& kv, bool values, u32 cell, int head, int row_bytes) {
     bool frozen = cell < kv.frozen_cells;
@@ -170,18 +174,27 @@ struct AttendArgs {
     const float* values;
     const float* key_table;
     int layer, heads, kv_heads, key_dim, value_dim, rotated, interleaved;
-    // Query heads that share a KV head, how many lots they are, and the heads of a lot, at most HEADS.
+    // Query heads that share a KV head, how many lots they are, and the heads of a lot: at most 4 where items may have
+    // several queries, else at most 16.
     int group, lots, lot;
     float scale, softcap;
 };
 
-// Merges the state of a further part: maximum, sum, and one element of the weighted values.
-__device__ __forceinline__ void merge(float* max, float* sum, float* acc, float part_max, float part_sum, float part_acc) {
+__device__ __forceinline__ float exponential(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+
+// Factors of a state and of a further part, and the merged maximum and sum.
+__device__ __forceinline__ void merge(float* max, float* sum, float part_max, float part_sum, float* old, float* fresh) {
+    *old = 1.0f;
+    *fresh = 0.0f;
     if (part_max == NEG_INF) return;
     float top = fmaxf(*max, part_max);
-    float old = expf(*max - top), fresh = expf(part_max - top);
-    *sum = fmaf(part_sum, fresh, *sum * old);
-    *acc = fmaf(part_acc, fresh, *acc * old);
+    *old = exponential(*max - top);
+    *fresh = exponential(part_max - top);
+    *sum = fmaf(part_sum, *fresh, *sum * *old);
     *max = top;
 }
 
@@ -193,90 +206,364 @@ __device__ u32 cell_at(const Run* runs, int count, u32 position) {
     return NO_CELL;
 }
 
-// Products of the lot's queries with one key, each a sum over the elements in order.
-__device__ __forceinline__ void scores_of(const AttendArgs& a, int storage, const u8* row, const float* q, int count, float dots[HEADS]) {
+// Four numbers as f16, and what is left of them.
+__device__ __forceinline__ void split_f16(const float x[4], uint2* high, uint2* low) {
+    float r[4];
 #pragma unroll
-    for (int h = 0; h < HEADS; h++) dots[h] = 0.0f;
-    int d = 0;
-    if (storage == KV_F16 && a.key_dim % 8 == 0) {
-        for (; d < a.key_dim; d += 64) {
-            uint4 words[8];
+    for (int i = 0; i < 4; i++) r[i] = finite_f16(x[i]);
+    *high = make_uint2(pack_f16(r[0], r[1]), pack_f16(r[2], r[3]));
+    *low = make_uint2(pack_f16(r[0] - half_to_float(high->x & 0xffff), r[1] - half_to_float(high->x >> 16)),
+                      pack_f16(r[2] - half_to_float(high->y & 0xffff), r[3] - half_to_float(high->y >> 16)));
+}
+
+// Four elements of an encoded row from `d` on, as f16 numbers and what is left of them. Those past the row's end are zero.
+__device__ __forceinline__ void row_quad(int storage, const u8* row, int d, int dim, uint2* high, uint2* low) {
+    float x[4];
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                if (d + 8 * i < a.key_dim) words[i] = *(const uint4*)(row + 2 * (d + 8 * i));
-            }
+    for (int i = 0; i < 4; i++) x[i] = row != nullptr && d + i < dim ? decoded(storage, row, d + i, dim) : 0.0f;
+    split_f16(x, high, low);
+}
+
+// Transposes eight rows of eight f16 numbers.
+__device__ __forceinline__ u32 transposed(u32 x) {
+    u32 y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+struct AttendShared {
+    // Maxima and sums of a part by warp, and those of the item.
+    float warp_top[WARPS][64], warp_norm[WARPS][64], top[64], norm[64], old[64], fresh[64];
+    u32 cells[PART];
+    // Positions of each warp that are seen.
+    u32 seen[WARPS];
+    int merges;
+};
+
+// An item of one KV head, by all threads of the block: MT tiles of 16 rows. The rows of an item with several queries are the
+// queries, with a tile for each head; those of an item with one query are the heads. A row's operations depend neither on the
+// other rows nor on MT: scores are one chain of `mma` over the key's elements, values one chain over a part's positions.
+template <int MT>
+__device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& kv, const ClassPlan& plan, const Item& item,
+                                            AttendShared& s, uint4* q, uint4* p, int kv_head, int lot, bool looked, u32 known) {
+    constexpr bool ONE = MT == 1;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int first_head = kv_head * a.group + lot * a.lot, count = min(a.lot, a.group - lot * a.lot);
+    const Run* runs = (const Run*)(a.step + plan.runs) + item.first_run;
+    int steps = (a.key_dim + 15) / 16, units = (a.value_dim + 15) / 16;
+    int queries = ONE ? 1 : item.queries;
+    // The query and the head of a row, if there is one.
+    auto row_exists = [&](int m, int row) { return ONE ? row < count : m < count && row < queries; };
+    auto element = [&](int m, int row) -> long long {
+        long long query = item.query + (ONE ? 0 : row);
+        return query * a.heads + first_head + (ONE ? row : m);
+    };
+    for (int i = threadIdx.x; i < steps * MT * WARP; i += blockDim.x) {
+        int m = i / WARP % MT, d = i / WARP / MT * 16 + 4 * t;
+        uint2 high[2], low[2];
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                if (d + 8 * i >= a.key_dim) break;
-                u32 w[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
-                float k[8];
+        for (int side = 0; side < 2; side++) {
+            int row = g + 8 * side;
+            float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (row_exists(m, row)) {
+                const float* from = a.q + element(m, row) * a.key_dim;
+                const float* table = a.table + (long long)(item.query + (ONE ? 0 : row)) * a.rotated;
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    k[2 * e] = half_to_float(w[e] & 0xffff);
-                    k[2 * e + 1] = half_to_float(w[e] >> 16);
+                    if (d + e >= a.key_dim) break;
+                    x[e] = a.table ? rotated_at(from, table, d + e, a.rotated, a.interleaved) : from[d + e];
                 }
+            }
+            split_f16(x, &high[side], &low[side]);
+        }
+        q[i * 2 - lane] = make_uint4(high[0].x, high[1].x, high[0].y, high[1].y);
+        q[i * 2 - lane + WARP] = make_uint4(low[0].x, low[1].x, low[0].y, low[1].y);
+    }
+    // What the rows of this lane see.
+    int begins[2], ends[2];
 #pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    if (h >= count) break;
-                    const float4* qs = (const float4*)(q + h * a.key_dim + d + 8 * i);
-                    float4 x = qs[0], y = qs[1];
-                    float s = dots[h];
-                    s = fmaf(x.x, k[0], s), s = fmaf(x.y, k[1], s), s = fmaf(x.z, k[2], s), s = fmaf(x.w, k[3], s);
-                    s = fmaf(y.x, k[4], s), s = fmaf(y.y, k[5], s), s = fmaf(y.z, k[6], s), s = fmaf(y.w, k[7], s);
-                    dots[h] = s;
+    for (int side = 0; side < 2; side++) {
+        int query = ONE ? 0 : min(g + 8 * side, queries - 1);
+        begins[side] = ((const int*)a.step)[plan.ranges + 2 * (item.query + query)];
+        ends[side] = ((const int*)a.step)[plan.ranges + 2 * (item.query + query) + 1];
+    }
+    bool half_keys = kv.key_storage == KV_F16 && a.key_dim % 4 == 0;
+    bool half_values = kv.value_storage == KV_F16 && a.value_dim % 4 == 0;
+    // More than eight units of values are further passes.
+    for (int unit0 = 0; unit0 < units; unit0 += WARPS) {
+        int unit = unit0 + warp, d = unit * 16 + 4 * t;
+        float total[2][MT][4];
+#pragma unroll
+        for (int i = 0; i < 2 * MT * 4; i++) (&total[0][0][0])[i] = 0.0f;
+        if (threadIdx.x < 16 * MT) s.top[threadIdx.x] = NEG_INF, s.norm[threadIdx.x] = 0.0f;
+        __syncthreads();
+        for (int start = item.begin / PART * PART; start < item.end; start += PART) {
+            // Scores: 32 positions for each warp.
+            int position = start + threadIdx.x;
+            bool covered = position >= item.begin && position < item.end;
+            u32 cell = looked ? known : covered ? cell_at(runs, item.runs, position) : NO_CELL;
+            looked = false;
+            s.cells[threadIdx.x] = cell;
+            u32 mask = __ballot_sync(FULL_MASK, cell != NO_CELL);
+            if (lane == 0) s.seen[warp] = mask;
+            float acc[4][MT][4];
+#pragma unroll
+            for (int i = 0; i < 4 * MT * 4; i++) (&acc[0][0][0])[i] = 0.0f;
+            if (mask != 0) {
+                const u8* rows[4];
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    u32 at = __shfl_sync(FULL_MASK, cell, n * 8 + g);
+                    rows[n] = at == NO_CELL ? nullptr : row_of(kv, false, at, kv_head, kv.key_row);
+                }
+                constexpr int AHEAD = ONE ? 4 : 2;
+                for (int s0 = 0; s0 < steps; s0 += AHEAD) {
+                    uint2 keys[AHEAD][4], rest[4];
+#pragma unroll
+                    for (int i = 0; i < AHEAD; i++) {
+#pragma unroll
+                        for (int n = 0; n < 4; n++) {
+                            int at = (s0 + i) * 16 + 4 * t;
+                            bool there = half_keys && rows[n] != nullptr && at < a.key_dim;
+                            keys[i][n] = there ? *(const uint2*)(rows[n] + 2 * at) : make_uint2(0, 0);
+                        }
+                    }
+#pragma unroll
+                    for (int i = 0; i < AHEAD; i++) {
+                        if (s0 + i >= steps) break;
+                        if (!half_keys) {
+#pragma unroll
+                            for (int n = 0; n < 4; n++) {
+                                row_quad(kv.key_storage, rows[n], (s0 + i) * 16 + 4 * t, a.key_dim, &keys[i][n], &rest[n]);
+                            }
+                        }
+#pragma unroll
+                        for (int m = 0; m < MT; m++) {
+                            if (!ONE && m >= count) break;
+                            const uint4* from = q + ((s0 + i) * MT + m) * 2 * WARP + lane;
+                            uint4 high = from[0], low = from[WARP];
+#pragma unroll
+                            for (int n = 0; n < 4; n++) {
+                                mma_f16(acc[n][m], (u32*)&high, keys[i][n].x, keys[i][n].y);
+                                mma_f16(acc[n][m], (u32*)&low, keys[i][n].x, keys[i][n].y);
+                                if (!half_keys) mma_f16(acc[n][m], (u32*)&high, rest[n].x, rest[n].y);
+                            }
+                        }
+                    }
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int side = 0; side < 2; side++) {
+                    float top = NEG_INF;
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                            int in = n * 8 + 2 * t + e, at = start + warp * WARP + in;
+                            float score = acc[n][m][side * 2 + e] * a.scale;
+                            if (a.softcap > 0.0f) score = a.softcap * tanhf(score / a.softcap);
+                            bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
+                            score = sees ? score : NEG_INF;
+                            acc[n][m][side * 2 + e] = score;
+                            top = fmaxf(top, score);
+                        }
+                    }
+                    top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, 1));
+                    top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, 2));
+                    if (t == 0) s.warp_top[warp][m * 16 + side * 8 + g] = top;
+                }
+            }
+            __syncthreads();
+            // Weights of the positions, as fragments for the product with the values.
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int side = 0; side < 2; side++) {
+                    int row = m * 16 + side * 8 + g;
+                    float top = s.warp_top[0][row], sum = 0.0f;
+#pragma unroll
+                    for (int w = 1; w < WARPS; w++) top = fmaxf(top, s.warp_top[w][row]);
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                            float score = acc[n][m][side * 2 + e];
+                            float weight = top == NEG_INF ? 0.0f : exponential(score - top);
+                            acc[n][m][side * 2 + e] = weight;
+                            sum += weight;
+                        }
+                    }
+                    sum += __shfl_xor_sync(FULL_MASK, sum, 1);
+                    sum += __shfl_xor_sync(FULL_MASK, sum, 2);
+                    if (t == 0) s.warp_norm[warp][row] = sum;
+                }
+                if (mask != 0) {
+#pragma unroll
+                    for (int b = 0; b < 2; b++) {
+                        uint2 high[2], low[2];
+                        split_f16(acc[2 * b][m], &high[0], &low[0]);
+                        split_f16(acc[2 * b + 1][m], &high[1], &low[1]);
+                        uint4* to = p + ((warp * 2 + b) * MT + m) * 2 * WARP + lane;
+                        to[0] = make_uint4(high[0].x, high[0].y, high[1].x, high[1].y);
+                        to[WARP] = make_uint4(low[0].x, low[0].y, low[1].x, low[1].y);
+                    }
+                }
+            }
+            __syncthreads();
+            if (threadIdx.x < 16 * MT) {
+                int row = threadIdx.x;
+                float top = NEG_INF, sum = 0.0f;
+                for (int w = 0; w < WARPS; w++) {
+                    top = fmaxf(top, s.warp_top[w][row]);
+                    sum += s.warp_norm[w][row];
+                }
+                merge(&s.top[row], &s.norm[row], top, sum, &s.old[row], &s.fresh[row]);
+            }
+            // Values: 16 elements for each warp.
+            float part[2][MT][4];
+#pragma unroll
+            for (int i = 0; i < 2 * MT * 4; i++) (&part[0][0][0])[i] = 0.0f;
+            if (unit < units) {
+                constexpr int AHEAD = 4;
+                for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
+                    if (s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0) continue;
+                    uint2 values[AHEAD][2], rest[2];
+#pragma unroll
+                    for (int i = 0; i < AHEAD; i++) {
+#pragma unroll
+                        for (int side = 0; side < 2; side++) {
+                            u32 at = s.cells[(b0 + i) * 16 + side * 8 + g];
+                            bool there = half_values && at != NO_CELL && d < a.value_dim;
+                            const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+                            values[i][side] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
+                        }
+                    }
+#pragma unroll
+                    for (int i = 0; i < AHEAD; i++) {
+                        // Weights of positions that are not seen are zero: they add nothing.
+                        if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
+                        if (!half_values) {
+#pragma unroll
+                            for (int side = 0; side < 2; side++) {
+                                u32 at = s.cells[(b0 + i) * 16 + side * 8 + g];
+                                const u8* row = at == NO_CELL ? nullptr : row_of(kv, true, at, kv_head, kv.value_row);
+                                row_quad(kv.value_storage, row, d, a.value_dim, &values[i][side], &rest[side]);
+                            }
+                        }
+                        u32 v[2][2] = {{transposed(values[i][0].x), transposed(values[i][1].x)},
+                                       {transposed(values[i][0].y), transposed(values[i][1].y)}};
+                        u32 r[2][2];
+                        if (!half_values) {
+                            r[0][0] = transposed(rest[0].x), r[0][1] = transposed(rest[1].x);
+                            r[1][0] = transposed(rest[0].y), r[1][1] = transposed(rest[1].y);
+                        }
+#pragma unroll
+                        for (int m = 0; m < MT; m++) {
+                            if (!ONE && m >= count) break;
+                            const uint4* from = p + ((b0 + i) * MT + m) * 2 * WARP + lane;
+                            uint4 high = from[0], low = from[WARP];
+#pragma unroll
+                            for (int n = 0; n < 2; n++) {
+                                mma_f16(part[n][m], (u32*)&high, v[n][0], v[n][1]);
+                                mma_f16(part[n][m], (u32*)&low, v[n][0], v[n][1]);
+                                if (!half_values) mma_f16(part[n][m], (u32*)&high, r[n][0], r[n][1]);
+                            }
+                        }
+                    }
+                }
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 2 * MT * 4; i++) {
+                int m = i / 4 % MT, row = m * 16 + i / 2 % 2 * 8 + g;
+                float* to = &(&total[0][0][0])[i];
+                *to = fmaf((&part[0][0][0])[i], s.fresh[row], *to * s.old[row]);
+            }
+        }
+        // The state of a part, or the result.
+        int each = a.value_dim + 2;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int side = 0; side < 2; side++) {
+                int row = side * 8 + g;
+                if (!row_exists(m, row) || unit >= units) continue;
+                float norm = s.norm[m * 16 + row];
+                int slot = item.slot + (item.part & 0xffff) * queries + (ONE ? 0 : row);
+                float* parts = a.partial + ((long long)slot * a.heads + first_head + (ONE ? row : m)) * each;
+                float* out = a.out + element(m, row) * a.value_dim;
+                if (item.slot >= 0 && unit0 == 0 && warp == 0 && t == 0) parts[0] = s.top[m * 16 + row], parts[1] = norm;
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    if (d + e >= a.value_dim) break;
+                    float x = total[e / 2][m][side * 2 + e % 2];
+                    if (item.slot >= 0) {
+                        parts[2 + d + e] = x;
+                    } else {
+                        out[d + e] = norm > 0.0f ? x / norm : 0.0f;
+                    }
                 }
             }
         }
-        return;
+        __syncthreads();
     }
-    for (; d < a.key_dim; d++) {
-        float k = decoded(storage, row, d, a.key_dim);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            if (h < count) dots[h] = fmaf(q[h * a.key_dim + d], k, dots[h]);
+    if (item.slot < 0) return;
+    // The last part to arrive merges all of them in order.
+    int number = item.part >> 16, columns = a.kv_heads * a.lots, each = a.value_dim + 2;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32* counter = a.counters + (long long)item.slot * columns + kv_head * a.lots + lot;
+        u32 before = atomicAdd(counter, 1);
+        s.merges = before == (u32)number - 1;
+        if (s.merges) *counter = 0;
+    }
+    __syncthreads();
+    if (!s.merges) return;
+    __threadfence();
+    for (int i = threadIdx.x; i < queries * count * a.value_dim; i += blockDim.x) {
+        int at = i % a.value_dim, head = first_head + i / a.value_dim % count, query = i / a.value_dim / count;
+        float max = NEG_INF, sum = 0.0f, acc = 0.0f;
+        for (int n = 0; n < number; n++) {
+            const float* part = a.partial + ((long long)(item.slot + n * queries + query) * a.heads + head) * each;
+            float old, fresh;
+            merge(&max, &sum, __ldcg(part), __ldcg(part + 1), &old, &fresh);
+            acc = fmaf(__ldcg(part + 2 + at), fresh, acc * old);
         }
+        a.out[((long long)(item.query + query) * a.heads + head) * a.value_dim + at] = sum > 0.0f ? acc / sum : 0.0f;
     }
 }
 
 // 256 threads for each item, KV head and lot of query heads; the grid is fixed, the number of items is the plan's.
+// Shared memory: fragments of queries, for every 16 elements, and of weights, for every 16 positions of a part, 1,024 bytes for
+// each tile of rows.
 extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constant__ AttendArgs a) {
     let_next_start();
-    extern __shared__ __align__(16) float shared[];
-    __shared__ float top[HEADS], norm[HEADS], part_top[HEADS], part_norm[HEADS];
-    // The value rows of a part's positions; null where a position is not seen.
-    __shared__ const u8* value_rows[PART];
-    __shared__ bool merges;
-    float* q = shared;                           // [HEADS][key_dim]
-    float* weights = q + HEADS * a.key_dim;      // [HEADS][PART]
-    float* slices = weights + HEADS * PART;      // [8][HEADS][SLICE]
-    float* result = slices + 8 * HEADS * SLICE;  // [HEADS][value_dim]
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    extern __shared__ __align__(16) uint4 fragments[];
+    __shared__ AttendShared s;
     const KvLayer kv = a.layers[a.layer];
     const ClassPlan plan = *(const ClassPlan*)(a.step + kv.plan);
     const Item* items = (const Item*)(a.step + plan.items);
-    const Run* all_runs = (const Run*)(a.step + plan.runs);
-    int columns = a.kv_heads * a.lots;
+    int columns = a.kv_heads * a.lots, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int steps = (a.key_dim + 15) / 16;
     // The plan is older than the step's first kernel: only what other kernels compute is waited for.
     bool waited = false;
     for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
         const Item item = items[work / columns];
         int kv_head = work % columns / a.lots, lot = work % a.lots;
-        int first_head = kv_head * a.group + lot * a.lot;
-        int count = min(a.lot, a.group - lot * a.lot);
-        const Run* runs = all_runs + item.first_run;
-        const float* queries = a.q + ((long long)item.query * a.heads + first_head) * a.key_dim;
-        float* out = a.out + ((long long)item.query * a.heads + first_head) * a.value_dim;
-        const float* table = a.table + (long long)item.query * a.rotated;
         u32 known = NO_CELL;
         bool looked = !waited;
         if (!waited) {
             // Rows of earlier steps are fetched while the queries are computed.
             u32 position = item.begin / PART * PART + threadIdx.x;
-            bool seen = position >= (u32)item.begin && position < (u32)item.end;
-            u32 cell = known = seen ? cell_at(runs, item.runs, position) : NO_CELL;
-            if (cell != NO_CELL) {
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, false, cell, kv_head, kv.key_row)));
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, true, cell, kv_head, kv.value_row)));
+            bool covered = position >= (u32)item.begin && position < (u32)item.end;
+            const Run* runs = (const Run*)(a.step + plan.runs) + item.first_run;
+            known = covered ? cell_at(runs, item.runs, position) : NO_CELL;
+            if (known != NO_CELL) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, false, known, kv_head, kv.key_row)));
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, true, known, kv_head, kv.value_row)));
             }
             wait_for_previous();
         }
@@ -289,161 +576,13 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
             // The weights' memory is free until there are scores.
             if (cell != NO_CELL) {
                 store_row(kv, x, values ? nullptr : a.key_table, a.rotated, a.interleaved, values, cell, kv_head, dim,
-                          weights, lane);
+                          (float*)(fragments + steps * 2 * WARP), lane);
             }
         }
-        for (int i = threadIdx.x; i < count * a.key_dim; i += blockDim.x) {
-            int d = i % a.key_dim;
-            q[i] = a.table ? rotated_at(queries + i - d, table, d, a.rotated, a.interleaved) : queries[i];
-        }
-        for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) result[i] = 0.0f;
-        if (threadIdx.x < HEADS) top[threadIdx.x] = NEG_INF, norm[threadIdx.x] = 0.0f;
-        __syncthreads();
-        for (int start = item.begin / PART * PART; start < item.end; start += PART) {
-            // Scores: a position for each thread.
-            int position = start + threadIdx.x;
-            bool seen = position >= item.begin && position < item.end;
-            u32 cell = looked ? known : seen ? cell_at(runs, item.runs, position) : NO_CELL;
-            looked = false;
-            value_rows[threadIdx.x] = cell == NO_CELL ? nullptr : row_of(kv, true, cell, kv_head, kv.value_row);
-            float dots[HEADS];
-            if (cell != NO_CELL) scores_of(a, kv.key_storage, row_of(kv, false, cell, kv_head, kv.key_row), q, count, dots);
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                if (h >= count) break;
-                float score = NEG_INF;
-                if (cell != NO_CELL) {
-                    score = dots[h] * a.scale;
-                    if (a.softcap > 0.0f) score = a.softcap * tanhf(score / a.softcap);
-                }
-                weights[h * PART + threadIdx.x] = score;
-            }
-            __syncthreads();
-            // Maximum and sum of a head, by one warp.
-            if (warp < count) {
-                float* w = weights + warp * PART;
-                float values[PART / WARP], max = NEG_INF, sum = 0.0f;
-#pragma unroll
-                for (int i = 0; i < PART / WARP; i++) {
-                    values[i] = w[i * WARP + lane];
-                    max = fmaxf(max, values[i]);
-                }
-                max = warp_max(max);
-#pragma unroll
-                for (int i = 0; i < PART / WARP; i++) {
-                    float e = max == NEG_INF ? 0.0f : expf(values[i] - max);
-                    w[i * WARP + lane] = e;
-                    sum += e;
-                }
-                sum = warp_sum(sum);
-                if (lane == 0) part_top[warp] = max, part_norm[warp] = sum;
-            }
-            __syncthreads();
-            // Values: each warp weighs 32 positions, two elements for each lane; then the warps' sums in order.
-            for (int d0 = 0; d0 < a.value_dim; d0 += SLICE) {
-                float acc[HEADS][2];
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) acc[h][0] = acc[h][1] = 0.0f;
-                int d = d0 + 2 * lane;
-                bool pairs = kv.value_storage == KV_F16 && a.value_dim % 2 == 0;
-                // Positions of this warp that are seen; of the others, weights are zero.
-                const u8** rows = value_rows + warp * WARP;
-                u32 mask = __ballot_sync(FULL_MASK, rows[lane] != nullptr);
-                for (int i0 = 0; mask >> i0 != 0 && i0 < WARP; i0 += 16) {
-                    if (!pairs) {
-                        for (int i = i0; i < i0 + 16; i++) {
-                            const u8* row = rows[i];
-                            if (row == nullptr) continue;
-                            float x = d < a.value_dim ? decoded(kv.value_storage, row, d, a.value_dim) : 0.0f;
-                            float y = d + 1 < a.value_dim ? decoded(kv.value_storage, row, d + 1, a.value_dim) : 0.0f;
-#pragma unroll
-                            for (int h = 0; h < HEADS; h++) {
-                                if (h >= count) break;
-                                float w = weights[h * PART + warp * WARP + i];
-                                acc[h][0] = fmaf(w, x, acc[h][0]);
-                                acc[h][1] = fmaf(w, y, acc[h][1]);
-                            }
-                        }
-                        continue;
-                    }
-                    u32 words[16];
-#pragma unroll
-                    for (int i = 0; i < 16; i++) {
-                        const u8* row = rows[i0 + i];
-                        words[i] = row != nullptr && d < a.value_dim ? *(const u32*)(row + 2 * d) : 0;
-                    }
-#pragma unroll
-                    for (int i = 0; i < 16; i++) {
-                        if (!(mask >> (i0 + i) & 1)) continue;
-                        float x = half_to_float(words[i] & 0xffff), y = half_to_float(words[i] >> 16);
-#pragma unroll
-                        for (int h = 0; h < HEADS; h++) {
-                            if (h >= count) break;
-                            float w = weights[h * PART + warp * WARP + i0 + i];
-                            acc[h][0] = fmaf(w, x, acc[h][0]);
-                            acc[h][1] = fmaf(w, y, acc[h][1]);
-                        }
-                    }
-                }
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    if (h >= count) break;
-                    ((float2*)(slices + (warp * HEADS + h) * SLICE))[lane] = make_float2(acc[h][0], acc[h][1]);
-                }
-                __syncthreads();
-                for (int i = threadIdx.x; i < count * SLICE; i += blockDim.x) {
-                    int h = i / SLICE, e = d0 + i % SLICE;
-                    if (e >= a.value_dim) continue;
-                    float sum = 0.0f;
-                    for (int w = 0; w < 8; w++) sum += slices[(w * HEADS + h) * SLICE + i % SLICE];
-                    float max = top[h], total = norm[h];
-                    merge(&max, &total, &result[h * a.value_dim + e], part_top[h], part_norm[h], sum);
-                }
-                __syncthreads();
-            }
-            if (threadIdx.x < count) {
-                float unused = 0.0f;
-                merge(&top[threadIdx.x], &norm[threadIdx.x], &unused, part_top[threadIdx.x], part_norm[threadIdx.x], 0.0f);
-            }
-            __syncthreads();
-        }
-        if (item.slot >= 0) {
-            // One of several parts: store it; the last one to arrive merges all of them in order.
-            int each = a.value_dim + 2;
-            float* slot = a.partial + ((long long)(item.slot + item.part) * a.heads + first_head) * each;
-            for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) {
-                slot[i / a.value_dim * each + 2 + i % a.value_dim] = result[i];
-            }
-            if (threadIdx.x < count) {
-                slot[threadIdx.x * each] = top[threadIdx.x];
-                slot[threadIdx.x * each + 1] = norm[threadIdx.x];
-            }
-            __threadfence();
-            __syncthreads();
-            if (threadIdx.x == 0) {
-                u32* counter = a.counters + (long long)item.slot * columns + work % columns;
-                u32 before = atomicAdd(counter, 1);
-                merges = before == (u32)item.parts - 1;
-                if (merges) *counter = 0;
-            }
-            __syncthreads();
-            if (!merges) continue;
-            __threadfence();
-            const float* parts = a.partial + ((long long)item.slot * a.heads + first_head) * each;
-            for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) {
-                int h = i / a.value_dim, d = i % a.value_dim;
-                float max = NEG_INF, sum = 0.0f, acc = 0.0f;
-                for (int p = 0; p < item.parts; p++) {
-                    const float* part = parts + ((long long)p * a.heads + h) * each;
-                    merge(&max, &sum, &acc, __ldcg(part), __ldcg(part + 1), __ldcg(part + 2 + d));
-                }
-                out[i] = sum > 0.0f ? acc / sum : 0.0f;
-            }
+        if (item.queries > 1) {
+            attend_item<4>(a, kv, plan, item, s, fragments, fragments + steps * 4 * 2 * WARP, kv_head, lot, looked, known);
         } else {
-            for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) {
-                float sum = norm[i / a.value_dim];
-                out[i] = sum > 0.0f ? result[i] / sum : 0.0f;
-            }
+            attend_item<1>(a, kv, plan, item, s, fragments, fragments + steps * 2 * WARP, kv_head, lot, looked, known);
         }
         __syncthreads();
     }
