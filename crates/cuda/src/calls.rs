@@ -7,7 +7,7 @@ use crate::error::CudaError;
 use crate::fusion::Group;
 use crate::launch::Launch;
 use crate::tape::{Addresses, Call, StepLayout};
-use crate::weights::{Constants, PackedWeight};
+use crate::weights::{Constants, DeviceFormat, PackedWeight};
 use backend::{BackendError, BackendErrorKind};
 use base::DType;
 use graph::ops::{Activation, Binary, BinaryFunction, Op, RopeLayout, Unary, UnaryFunction};
@@ -102,6 +102,18 @@ impl CallMaker<'_> {
         ))
     }
 
+    /// Bytes of weights that a group reads, and its multiply-accumulates with them.
+    fn work(&self, group: &Group) -> (u64, u64) {
+        let nodes = group.products.iter().map(|i| &self.graph.nodes()[*i]);
+        nodes.fold((0, 0), |(bytes, macs), node| {
+            let Some(weight) = self.constants.packed(node.inputs[1]) else {
+                return (bytes, macs);
+            };
+            let outputs = self.elements(node.output) * weight.shape.k;
+            (bytes + weight.shape.bytes() as u64, macs + outputs as u64)
+        })
+    }
+
     /// The calls of a group; none if nothing is computed.
     pub(crate) fn call(&self, group: &Group) -> Result<Option<Call>, BackendError> {
         let last = group.nodes.end - 1;
@@ -124,6 +136,7 @@ impl CallMaker<'_> {
             attends: matches!(node.op, Op::UpdateAndAttend(_)),
             node: last,
             result: traced,
+            work: self.work(group),
         }))
     }
 
@@ -213,7 +226,12 @@ impl CallMaker<'_> {
             Op::GatherRows(_) => {
                 let shape = self.shape(inputs[0]);
                 let packed = self.constants.packed(inputs[0]);
-                let packed = packed.filter(|_| self.graph.tensor(inputs[0]).ty.dtype != DType::F32);
+                let dtype = self.graph.tensor(inputs[0]).ty.dtype;
+                let packed = packed.filter(|_| DeviceFormat::is_exact(dtype));
+                let Some(file) = DeviceFormat::file_code(dtype) else {
+                    return Err(self.unsupported(node, "only rows of numbers are gathered"));
+                };
+                let row_bytes = shape[1] / dtype.block_len() * dtype.block_bytes();
                 let rows = self.elements(inputs[1]);
                 let arguments = GatherArgs {
                     codes: packed.map_or_else(|| self.address(inputs[0]), PackedWeight::codes),
@@ -222,8 +240,8 @@ impl CallMaker<'_> {
                     out: self.address(node.output),
                     rows: rows as u32,
                     k: shape[1] as u32,
-                    pairs: packed.map_or(0, |weight| weight.shape.pairs() as u32),
-                    format: packed.map_or(0, |weight| weight.shape.format as u32),
+                    pairs: packed.map_or(row_bytes, |weight| weight.shape.pairs()) as u32,
+                    format: packed.map_or(file, |weight| weight.shape.format as u32),
                     wide: self.is_wide(inputs[1]),
                     n: shape[0] as u32,
                 };

@@ -16,6 +16,7 @@ mod launch;
 mod machine;
 mod plan;
 mod products;
+mod profile;
 mod tape;
 mod weights;
 

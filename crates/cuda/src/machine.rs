@@ -6,6 +6,7 @@ use crate::error::{CudaError, check};
 use crate::kv::{CudaKv, LayerEntry};
 use crate::launch::{CapturedGraph, Launch};
 use crate::plan;
+use crate::profile::LaunchProfile;
 use crate::tape::{Addresses, Planned, StepLayout, Tape, attention_memory};
 use crate::weights::Constants;
 use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, RunMode, TraceCallback};
@@ -36,6 +37,8 @@ pub(crate) struct Machine {
     pub(crate) fuse: bool,
     /// Whether items of attention may have several queries.
     pub(crate) tiled: bool,
+    /// Measurements of kernels, if they are measured. Then they are launched one by one.
+    pub(crate) profile: Option<LaunchProfile>,
     /// Counts the changes of addresses.
     pub(crate) generation: u64,
     pub(crate) stream: Stream,
@@ -83,6 +86,7 @@ impl Machine {
             words: Vec::new(),
             fuse: options.executor == ExecutorKind::Compiled,
             tiled: can_tile(&graph, device.facts.shared_memory),
+            profile: None,
             generation: 0,
             stream: Stream::new()?,
             device: device.clone(),
@@ -211,7 +215,12 @@ impl Machine {
     }
 
     /// Starts the work of a tape.
-    pub(crate) fn start(&self, tape: &Tape, start: Start<'_>) -> Result<(), BackendError> {
+    pub(crate) fn start(&mut self, tape: &Tape, start: Start<'_>) -> Result<(), BackendError> {
+        if let Some(profile) = &mut self.profile {
+            // SAFETY: as below.
+            unsafe { profile.run(&self.graph, tape, &self.stream)? };
+            return Ok(());
+        }
         // SAFETY: the tape's addresses are those of this machine's memory: callers compare generations.
         unsafe {
             match start {

@@ -5,7 +5,7 @@ use crate::calls::{CallMaker, activation_code};
 use crate::compile::Unit;
 use crate::fusion::Group;
 use crate::launch::Launch;
-use crate::weights::{PackedShape, PackedWeight};
+use crate::weights::{DeviceFormat, PackedShape, PackedWeight};
 use backend::BackendError;
 use bytemuck::Zeroable;
 use graph::ops::Op;
@@ -42,16 +42,27 @@ fn ranges(shape: &PackedShape) -> (usize, usize) {
     (shape.pairs().div_ceil(each).max(1), each)
 }
 
+/// Pairs of blocks that a warp of few rows loads ahead, as `DEPTH` in the kernels.
+fn ring_depth(format: DeviceFormat) -> usize {
+    match format {
+        DeviceFormat::W4 => 6,
+        DeviceFormat::W8 | DeviceFormat::W8Groups => 4,
+        DeviceFormat::Bf16 | DeviceFormat::F16 => 3,
+        DeviceFormat::F32 => 2,
+    }
+}
+
 impl Variant {
-    fn new(rows: usize, shape: &PackedShape, gates: usize, shared_memory: usize) -> Variant {
+    fn new(rows: usize, shape: &PackedShape, sides: usize, shared_memory: usize) -> Variant {
         let (ranges, _) = ranges(shape);
         let row = shape.pairs() * shape.format.x_parts() * 128;
-        let few = (FEW * SUB_SUMS + 2 * gates * ranges * 16 * FEW) * 4 + rows * row;
+        let (codes, scales) = shape.format.tile_bytes();
+        let ring = sides * ranges * ring_depth(shape.format) * (codes + scales);
+        let few = (FEW * SUB_SUMS + 2 * sides * ranges * 16 * FEW) * 4 + ring + rows * row;
         if rows <= FEW && few <= shared_memory {
             return Variant::Few(few);
         }
         let parts = shape.format.x_parts();
-        let (codes, scales) = shape.format.tile_bytes();
         let stage = MANY_ROWS * 128 * parts + MANY_TILES as usize * (codes + scales);
         let many = [4, 3, 2][parts - 1] * stage;
         match rows > SEVERAL && many <= shared_memory {
@@ -144,14 +155,23 @@ impl CallMaker<'_> {
         a.tiles = tiles;
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
-        let variant = Variant::new(rows, &shape, gates, self.device.facts.shared_memory);
+        let multiprocessors = self.device.facts.multiprocessors;
+        // Blocks of few rows compute two tiles where all of them have work then.
+        let sides = if gates == 2 || tiles > multiprocessors {
+            2
+        } else {
+            1
+        };
+        a.sides = sides as u32;
+        let variant = Variant::new(rows, &shape, sides, self.device.facts.shared_memory);
         if let Variant::Few(shared) = variant {
             // As many blocks as run at once, each with as many tiles as the others.
-            let warps = (gates * ranges) as u32;
-            let at_once = self.device.facts.multiprocessors * (RESIDENT_WARPS / warps).max(1);
-            let each = tiles.div_ceil(at_once).clamp(1, tiles.max(1));
+            let warps = (sides * ranges) as u32;
+            let at_once = multiprocessors * (RESIDENT_WARPS / warps).max(1);
+            let works = tiles.div_ceil(if gates == 2 { 1 } else { a.sides });
+            let each = works.div_ceil(at_once).clamp(1, works.max(1));
             let function = self.device.function(unit, "linear_few")?;
-            let grid = [tiles.div_ceil(each), 1];
+            let grid = [works.div_ceil(each), 1];
             let launch = Launch::new(function, grid, warps * 32, shared as u32, &a);
             return Ok(vec![launch]);
         }

@@ -94,6 +94,8 @@ pub(crate) struct Call {
     /// The group's last node and the address of its result.
     pub(crate) node: usize,
     pub(crate) result: u64,
+    /// Bytes of weights read, and multiply-accumulates.
+    pub(crate) work: (u64, u64),
 }
 
 /// The bytes of partial attention results, and the number of counters, that the graph's attention needs.

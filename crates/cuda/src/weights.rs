@@ -84,6 +84,17 @@ impl DeviceFormat {
         })
     }
 
+    /// Whether the elements of a type are packed without rounding. Rows of other types are gathered from the file's bytes.
+    pub(crate) fn is_exact(dtype: DType) -> bool {
+        use DType::{BF16, F16, Q4_0, Q4_1, Q8_0};
+        matches!(dtype, Q4_0 | Q4_1 | Q8_0 | BF16 | F16)
+    }
+
+    /// The number of a type of the file in the kernels.
+    pub(crate) fn file_code(dtype: DType) -> Option<u32> {
+        DeviceFormat::of(dtype).map(|(_, code)| code)
+    }
+
     /// Bytes of the codes and of the scales of 16 rows and 64 columns.
     pub(crate) fn tile_bytes(self) -> (usize, usize) {
         let (words, scales) = match self {
@@ -173,7 +184,7 @@ pub(crate) struct Constants {
     plain: HashMap<TensorId, Buffer>,
 }
 
-/// The constants that are packed, with their layouts: weights of products and tables of rows, except plain f32 tables.
+/// The constants that are packed, with their layouts: weights of products, and tables of rows that are packed exactly.
 pub(crate) fn packed_shapes(
     graph: &Graph,
     is_weight: &dyn Fn(TensorId) -> bool,
@@ -182,7 +193,7 @@ pub(crate) fn packed_shapes(
     for node in graph.nodes() {
         match &node.op {
             Op::Linear(_) => ids.insert(node.inputs[1]),
-            Op::GatherRows(_) if graph.tensor(node.inputs[0]).ty.dtype != DType::F32 => {
+            Op::GatherRows(_) if DeviceFormat::is_exact(graph.tensor(node.inputs[0]).ty.dtype) => {
                 ids.insert(node.inputs[0])
             }
             _ => false,
@@ -268,7 +279,7 @@ pub(crate) fn plain_uses(graph: &Graph) -> BTreeSet<TensorId> {
         for (operand, id) in node.inputs.iter().enumerate() {
             let packed = match (&node.op, operand) {
                 (Op::Linear(_), 1) => true,
-                (Op::GatherRows(_), 0) => graph.tensor(*id).ty.dtype != DType::F32,
+                (Op::GatherRows(_), 0) => DeviceFormat::is_exact(graph.tensor(*id).ty.dtype),
                 _ => false,
             };
             if !packed {

@@ -306,6 +306,19 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             s.cells[threadIdx.x] = cell;
             u32 mask = __ballot_sync(FULL_MASK, cell != NO_CELL);
             if (lane == 0) s.seen[warp] = mask;
+            // The values of the first positions, which a lone query waits for, are loaded before its scores are computed.
+            constexpr int FIRST = 4;
+            uint2 early[FIRST][2];
+            if (ONE) {
+                __syncthreads();
+#pragma unroll
+                for (int i = 0; i < FIRST * 2; i++) {
+                    u32 at = s.cells[i * 8 + g];
+                    bool there = half_values && unit < units && at != NO_CELL && d < a.value_dim;
+                    const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+                    early[i / 2][i % 2] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
+                }
+            }
             float acc[4][MT][4];
 #pragma unroll
             for (int i = 0; i < 4 * MT * 4; i++) (&acc[0][0][0])[i] = 0.0f;
@@ -434,6 +447,10 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                     for (int i = 0; i < AHEAD; i++) {
 #pragma unroll
                         for (int side = 0; side < 2; side++) {
+                            if (ONE && b0 == 0) {
+                                values[i][side] = early[i][side];
+                                continue;
+                            }
                             u32 at = s.cells[(b0 + i) * 16 + side * 8 + g];
                             bool there = half_values && at != NO_CELL && d < a.value_dim;
                             const u8* row = row_of(kv, true, at, kv_head, kv.value_row);

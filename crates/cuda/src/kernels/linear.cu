@@ -37,6 +37,8 @@ struct LinearArgs {
     float eps;
     // Tiles of all segments, or of one if they are gated.
     int tiles;
+    // Tiles that a block of `linear_few` computes at once: one or two, or a gate and what it gates.
+    int sides, unused;
 };
 
 constexpr int FORMAT = LINEAR_FORMAT;
@@ -226,9 +228,8 @@ __device__ __forceinline__ Place place_of(const LinearArgs& a, int work) {
     return place;
 }
 
-// Bias, activation, gate and sum of one element, and its place in memory. The residual may be loaded already.
-__device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up,
-                                       bool known, float residual) {
+// Bias, activation, gate and sum of one element, and its place in memory.
+__device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up) {
     const Segment& s = a.segments[segment];
     if (output >= s.n || row >= a.rows) return;
     if (s.bias) y += s.bias[output];
@@ -238,109 +239,193 @@ __device__ __forceinline__ void finish(const LinearArgs& a, int segment, int out
         y = y * up;
     }
     long long at = (long long)row * s.n + output;
-    if (a.residual) y = (known ? residual : a.residual[at]) + y;
+    if (a.residual) y = a.residual[at] + y;
     s.out[at] = y;
 }
 
-// Where a lane finds the codes and scales of a tile.
+// Where the codes and scales of a tile are.
 struct Weights {
     const u8* codes;
     const u8* scales;
 
-    __device__ __forceinline__ Weights(const LinearArgs& a, Place place, int lane) {
+    __device__ __forceinline__ Weights(const LinearArgs& a, Place place) {
         const Segment& s = a.segments[place.segment];
         long long pair = (long long)place.tile * a.pairs;
-        codes = s.codes + pair * CODE_BYTES + lane * CODE_WORDS * 4;
-        scales = s.scales + pair * SCALE_BYTES + lane / 4 * scale_bytes(FORMAT);
+        codes = s.codes + pair * CODE_BYTES;
+        scales = s.scales + pair * SCALE_BYTES;
     }
 
-    __device__ __forceinline__ void load(Slot& slot, int pair) const {
-        slot.load(codes + (u32)pair * CODE_BYTES, scales + (u32)pair * SCALE_BYTES);
+    __device__ __forceinline__ void load(Slot& slot, int pair, int lane) const {
+        slot.load(codes + (long long)pair * CODE_BYTES + lane * CODE_WORDS * 4,
+                  scales + (long long)pair * SCALE_BYTES + lane / 4 * scale_bytes(FORMAT));
     }
 };
 
-// Pairs of blocks that a warp of `linear_few` has loaded ahead.
-constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
+// Pairs of blocks that a warp of `linear_few` loads ahead, as `ring_depth` in Rust has them.
+constexpr int DEPTH = FORMAT == W4 ? 6 : FORMAT <= W8_GROUPS ? 4 : FORMAT <= W_F16 ? 3 : 2;
+constexpr int PAIR_BYTES = CODE_BYTES + SCALE_BYTES;
 
-// Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][16][8] sums, staged rows.
-extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
+// The pairs of blocks of a warp's range in all of its tiles, one after the other, copied to a ring of the warp's own.
+struct PairStream {
+    const LinearArgs& a;
+    u8* ring;
+    Weights weights;
+    int first, last, side, lane;
+    // What is copied next, and its place in the ring.
+    int work, works, pair, at;
+
+    __device__ __forceinline__ static Place place_at(const LinearArgs& a, int work, int side) {
+        Place place = {side, work};
+        if (!a.gated) place = place_of(a, min(work * a.sides + side, a.tiles - 1));
+        return place;
+    }
+
+    __device__ __forceinline__ PairStream(const LinearArgs& a, u8* ring, int first, int last, int side, int works, int lane)
+        : a(a), ring(ring), weights(a, place_at(a, blockIdx.x, side)), first(first), last(last), side(side), lane(lane),
+          work(blockIdx.x), works(works), pair(first), at(0) {}
+
+    // Copies the next pair, if there is one, to the place that was read longest ago.
+    __device__ __forceinline__ void copy_next() {
+        if (work < works && first < last) {
+            u8* to = ring + at * PAIR_BYTES;
+            const u8* codes = weights.codes + (long long)pair * CODE_BYTES + lane * CODE_WORDS * 4;
+#pragma unroll
+            for (int i = 0; i < CODE_WORDS / 4; i++) {
+                copy_async(to + (lane * (CODE_WORDS / 4) + i) * 16, codes + i * 16);
+            }
+            if (lane < SCALE_BYTES / 16) {
+                copy_async(to + CODE_BYTES + lane * 16, weights.scales + (long long)pair * SCALE_BYTES + lane * 16);
+            }
+            if (++pair == last) {
+                pair = first;
+                work += gridDim.x;
+                if (work < works) weights = Weights(a, place_at(a, work, side));
+            }
+        }
+        at = at + 1 == DEPTH ? 0 : at + 1;
+        commit_copies();
+    }
+};
+
+// A normalised row whose quads are in the registers of the first eight warps: norm weights are read before x is there.
+struct RowInRegisters {
+    static constexpr int QUADS = 4, THREADS = SUB_SUMS * WARP;
+    float4 weight[QUADS];
+
+    __device__ __forceinline__ static bool fits(const LinearArgs& a, int warps) {
+        int most = warps < SUB_SUMS ? warps * WARP : QUADS * THREADS;
+        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.pairs * 16 <= most;
+    }
+
+    __device__ __forceinline__ static float4 load(const LinearArgs& a, const float* from, int i) {
+        int quad = threadIdx.x + i * THREADS;
+        return threadIdx.x < THREADS && 4 * quad < a.k ? ((const float4*)from)[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    __device__ __forceinline__ void load_weight(const LinearArgs& a) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) weight[i] = load(a, a.norm, i);
+    }
+
+    // The same sums as `inverse_rms`, in the same order.
+    __device__ __forceinline__ void stage(const LinearArgs& a, const Staged& x, float* squares) const {
+        float4 v[QUADS];
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) v[i] = load(a, a.x, i);
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) sum = add_squares(v[i], sum);
+        sum = warp_sum(sum);
+        if (threadIdx.x % WARP == 0 && threadIdx.x < THREADS) squares[threadIdx.x / WARP] = sum;
+        if (threadIdx.x < SUB_SUMS && threadIdx.x >= blockDim.x / WARP) squares[threadIdx.x] = 0.0f;
+        __syncthreads();
+        float inverse = inverse_of(squares, a.k, a.eps);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int quad = threadIdx.x + i * THREADS;
+            if (threadIdx.x >= THREADS || quad >= a.pairs * 16) break;
+            float y[4] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z,
+                          v[i].w * inverse * weight[i].w};
+            x.put(x.base, 0, quad, y);
+        }
+    }
+};
+
+// Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][16][8] sums, a ring of pairs for each warp, staged
+// rows.
+extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linear_few(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(128) float shared[];
     constexpr int COLUMNS = 8;
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int range = warp % a.ranges, side = warp / a.ranges, rows = a.rows;
     float* squares = shared;
     float* sums = shared + COLUMNS * SUB_SUMS;
-    Staged x = {(u8*)(sums + 2 * warps * 16 * COLUMNS), a.pairs * XP * 128, XP * 128, 128};
+    u8* ring = (u8*)(sums + 2 * warps * 16 * COLUMNS);
+    Staged x = {ring + warps * DEPTH * PAIR_BYTES, a.pairs * XP * 128, XP * 128, 128};
+    ring += warp * DEPTH * PAIR_BYTES;
 
     // Weights are read while the kernel that computes x ends.
     let_next_start();
     int first = range * a.pairs_per_range;
     int last = min(first + a.pairs_per_range, a.pairs);
-    Slot slots[DEPTH];
-    Place place = place_of(a, blockIdx.x);
-    if (a.gated) place.segment = side, place.tile = blockIdx.x;
-    Weights weights(a, place, lane);
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) {
-        if (first + i < last) weights.load(slots[i], first + i);
-    }
-    wait_for_previous();
-    // The first tile's residual is there before its sums are.
-    float early = 0.0f;
-    int early_output = place.tile * 16 + threadIdx.x % 16;
-    if (a.residual && threadIdx.x < 16 * rows && early_output < a.segments[0].n) {
-        early = a.residual[(long long)(threadIdx.x / 16) * a.segments[0].n + early_output];
-    }
-    if (a.norm) {
-        for (int i = warp; i < rows * SUB_SUMS; i += warps) {
-            float sum = warp_sum(sub_sum(a.x + (long long)(i / SUB_SUMS) * a.k, a.k, i % SUB_SUMS, lane));
-            if (lane == 0) squares[i] = sum;
+    int works = a.gated ? a.tiles : (a.tiles + a.sides - 1) / a.sides;
+    PairStream stream(a, ring, first, last, side, works, lane);
+#pragma unroll 1
+    for (int i = 0; i < DEPTH; i++) stream.copy_next();
+    bool in_registers = RowInRegisters::fits(a, warps);
+    if (in_registers) {
+        RowInRegisters row;
+        row.load_weight(a);
+        wait_for_previous();
+        row.stage(a, x, squares);
+    } else {
+        wait_for_previous();
+        if (a.norm) {
+            for (int i = warp; i < rows * SUB_SUMS; i += warps) {
+                float sum = warp_sum(sub_sum(a.x + (long long)(i / SUB_SUMS) * a.k, a.k, i % SUB_SUMS, lane));
+                if (lane == 0) squares[i] = sum;
+            }
+            __syncthreads();
         }
-        __syncthreads();
-    }
-    for (int row = 0; row < rows; row++) {
-        float inverse = a.norm ? inverse_of(squares + row * SUB_SUMS, a.k, a.eps) : 1.0f;
+        for (int row = 0; row < rows; row++) {
+            float inverse = a.norm ? inverse_of(squares + row * SUB_SUMS, a.k, a.eps) : 1.0f;
 #pragma unroll 4
-        for (int quad = threadIdx.x; quad < a.pairs * 16; quad += blockDim.x) {
-            float v[4];
-            load_quad(a, a.x + (long long)row * a.k, quad, inverse, v);
-            x.put(x.base + row * x.row_stride, row, quad, v);
+            for (int quad = threadIdx.x; quad < a.pairs * 16; quad += blockDim.x) {
+                float v[4];
+                load_quad(a, a.x + (long long)row * a.k, quad, inverse, v);
+                x.put(x.base + row * x.row_stride, row, quad, v);
+            }
         }
     }
     __syncthreads();
     const u8* mine = x.base + g * x.row_stride;
     bool valid = g < rows;
-    for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
-        int tile = place.tile, segment = place.segment;
+    int at = 0;
+    for (int work = blockIdx.x; work < works; work += gridDim.x) {
         float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (int base = first; base < last; base += DEPTH) {
+        for (int pair = first; pair < last; pair++) {
+            wait_for_copies<DEPTH - 1>();
+            __syncwarp();
+            Slot slot;
+            const u8* from = ring + at * PAIR_BYTES;
+            slot.load(from + lane * CODE_WORDS * 4, from + CODE_BYTES + g * scale_bytes(FORMAT));
+            at = at + 1 == DEPTH ? 0 : at + 1;
+            __syncwarp();
+            stream.copy_next();
 #pragma unroll
-            for (int d = 0; d < DEPTH; d++) {
-                int pair = base + d;
-                if (pair >= last) break;
-                uint4 parts[2][XP];
+            for (int h = 0; h < 2; h++) {
+                uint4 parts[XP];
 #pragma unroll
-                for (int i = 0; i < 2 * XP; i++) {
-                    const u8* from = mine + pair * x.pair_stride + i % XP * 128 + half_of_pair(g, t, i / XP);
-                    parts[i / XP][i % XP] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+                for (int p = 0; p < XP; p++) {
+                    const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
+                    parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
                 }
 #pragma unroll
-                for (int s = 0; s < 4; s++) {
+                for (int s = 2 * h; s < 2 * h + 2; s++) {
                     u32 w[WP][4];
-                    fragment(slots[d], s, w);
-                    add_step(total, w, parts[s / 2], s);
+                    fragment(slot, s, w);
+                    add_step(total, w, parts, s);
                 }
-                if (pair + DEPTH < last) weights.load(slots[d], pair + DEPTH);
-            }
-        }
-        // The next tile's first weights.
-        if (work + gridDim.x < a.tiles) {
-            place = place_of(a, work + gridDim.x);
-            if (a.gated) place.segment = side, place.tile = work + gridDim.x;
-            weights = Weights(a, place, lane);
-#pragma unroll
-            for (int i = 0; i < DEPTH; i++) {
-                if (first + i < last) weights.load(slots[i], first + i);
             }
         }
         // Sums of the ranges: [warp][row of x][16].
@@ -350,14 +435,17 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
         to[2 * t * 16 + g + 8] = total[2];
         to[(2 * t + 1) * 16 + g + 8] = total[3];
         __syncthreads();
-        for (int e = threadIdx.x; e < 16 * rows; e += blockDim.x) {
+        int sides = a.gated ? 1 : a.sides;
+        for (int e = threadIdx.x; e < 16 * rows * sides; e += blockDim.x) {
+            int which = e / (16 * rows), in = e % (16 * rows);
+            if (!a.gated && work * sides + which >= a.tiles) break;
             float y = 0.0f, up = 0.0f;
-            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * COLUMNS + e];
+            for (int r = 0; r < a.ranges; r++) y += sums[(which * a.ranges + r) * 16 * COLUMNS + in];
             if (a.gated) {
-                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + e];
+                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + in];
             }
-            bool known = work == blockIdx.x && e == threadIdx.x;
-            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, e / 16, y, up, known, early);
+            Place place = PairStream::place_at(a, work, which);
+            finish(a, place.segment, place.tile * 16 + in % 16, in / 16, y, up);
         }
         // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
         float* one = shared + COLUMNS * SUB_SUMS;
@@ -381,14 +469,14 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid
         places[m] = place_of(a, a.gated || !valid[m] ? unit : unit + m);
         if (a.gated) places[m].segment = m, places[m].tile = unit;
     }
-    Weights weights[2] = {Weights(a, places[0], lane), Weights(a, places[1], lane)};
+    Weights weights[2] = {Weights(a, places[0]), Weights(a, places[1])};
     // The next pair's weights are loaded while a pair is multiplied, except where they would fill the registers.
     constexpr bool AHEAD = FORMAT <= W8;
     Slot ahead[2];
     let_next_start();
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        if (AHEAD && first < last) weights[m].load(ahead[m], first);
+        if (AHEAD && first < last) weights[m].load(ahead[m], first, lane);
     }
     wait_for_previous();
     long long octet = (long long)a.pairs * XP * 1024;
@@ -403,9 +491,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid
         for (int m = 0; m < 2; m++) {
             if (AHEAD) {
                 slot[m] = ahead[m];
-                if (pair + 1 < last) weights[m].load(ahead[m], pair + 1);
+                if (pair + 1 < last) weights[m].load(ahead[m], pair + 1, lane);
             } else {
-                weights[m].load(slot[m], pair);
+                weights[m].load(slot[m], pair, lane);
             }
         }
 #pragma unroll
@@ -451,7 +539,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid
         if (a.gated) {
             for (int r = 0; r < a.ranges; r++) up += shared[(r * 2 + 1) * COLUMNS * 16 + e];
         }
-        finish(a, places[m].segment, output, row, y, up, false, 0.0f);
+        finish(a, places[m].segment, output, row, y, up);
     }
 }
 
@@ -474,39 +562,42 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
         Place place = {i % 2, unit0 + i / 2};
         return a.gated ? place : place_of(a, unit0 + i);
     };
+    // Tiles and rows that are not there are loaded as others, and their results are not stored.
     if (threadIdx.x < MANY_TILES) {
-        int i = threadIdx.x;
-        bool valid = (a.gated ? unit0 + i / 2 : unit0 + i) < a.tiles;
-        Place place = place_at(i);
+        Place place = place_at(min((int)threadIdx.x, a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0));
         const Segment& s = a.segments[place.segment];
         long long pair = (long long)place.tile * a.pairs;
-        bases[i][0] = valid ? s.codes + pair * CODE_BYTES : nullptr;
-        bases[i][1] = valid ? s.scales + pair * SCALE_BYTES : nullptr;
+        bases[threadIdx.x][0] = s.codes + pair * CODE_BYTES;
+        bases[threadIdx.x][1] = s.scales + pair * SCALE_BYTES;
     }
     begin();
     __syncthreads();
-    long long octet = (long long)a.pairs * XP * 1024;
-    const u8* x = a.staged + row0 / 8 * octet;
-    int octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+    constexpr int X_CHUNKS = X_BYTES / 16 / 256;
+    int octet = a.pairs * XP * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+    const u8* x = a.staged + (long long)(row0 / 8) * octet;
+    int offsets[X_CHUNKS];
+#pragma unroll
+    for (int i = 0; i < X_CHUNKS; i++) {
+        int chunk = i * 256 + threadIdx.x;
+        offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
+    }
     auto load_stage = [&](int pair) {
         u8* to = ring + pair % STAGES * STAGE_BYTES;
+        const u8* rows = x + (long long)pair * (XP * 1024);
 #pragma unroll
-        for (int i = 0; i < X_BYTES / 16 / 256; i++) {
-            int chunk = i * 256 + threadIdx.x, o = chunk / (64 * XP);
-            if (o < octets) copy_async(to + chunk * 16, x + o * octet + (long long)pair * XP * 1024 + chunk % (64 * XP) * 16);
-        }
+        for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * 256 + threadIdx.x) * 16, rows + offsets[i]);
         to += X_BYTES;
 #pragma unroll
         for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / 256; i++) {
-            int chunk = i * 256 + threadIdx.x, tile = chunk / (CODE_BYTES / 16);
-            const u8* from = bases[tile][0];
-            if (from) copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES + chunk % (CODE_BYTES / 16) * 16);
+            int chunk = i * 256 + threadIdx.x;
+            const u8* from = bases[chunk / (CODE_BYTES / 16)][0] + chunk % (CODE_BYTES / 16) * 16;
+            copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
         }
         to += MANY_TILES * CODE_BYTES;
         if (SCALE_BYTES > 0 && threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
             constexpr int EACH = SCALE_BYTES > 0 ? SCALE_BYTES / 16 : 1;
-            const u8* from = bases[threadIdx.x / EACH][1];
-            if (from) copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES + threadIdx.x % EACH * 16);
+            const u8* from = bases[threadIdx.x / EACH][1] + threadIdx.x % EACH * 16;
+            copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
         }
     };
     float acc[2][NT][4], total[2][NT][4];
@@ -539,17 +630,25 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
 #pragma unroll
                 for (int s = 0; s < 2; s++) fragment(slots[m], 2 * h + s, w[m][s]);
             }
+            // Four rows of fragments at a time: a sum is used again after eight products.
+            constexpr int LOT = XP == 1 ? 4 : 2;
 #pragma unroll
-            for (int i = 0; i < NT; i++) {
-                int row = first_row + i * 8;
-                const u8* from = stage + row / 8 * (XP * 1024) + row % 8 * 128 + half_of_pair(row, t, h);
-                uint4 parts[XP];
+            for (int i0 = 0; i0 < NT; i0 += LOT) {
+                uint4 parts[LOT][XP];
 #pragma unroll
-                for (int p = 0; p < XP; p++) parts[p] = *(const uint4*)(from + p * 1024);
+                for (int i = 0; i < LOT; i++) {
+                    int row = first_row + (i0 + i) * 8;
+                    const u8* from = stage + row / 8 * (XP * 1024) + row % 8 * 128 + half_of_pair(row, t, h);
+#pragma unroll
+                    for (int p = 0; p < XP; p++) parts[i][p] = *(const uint4*)(from + p * 1024);
+                }
 #pragma unroll
                 for (int s = 0; s < 2; s++) {
 #pragma unroll
-                    for (int m = 0; m < 2; m++) add_step(acc[m][i], w[m][s], parts, s);
+                    for (int i = 0; i < LOT; i++) {
+#pragma unroll
+                        for (int m = 0; m < 2; m++) add_step(acc[m][i0 + i], w[m][s], parts[i], s);
+                    }
                 }
             }
         }
@@ -564,14 +663,15 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     }
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        if (bases[tile0 + m][0] == nullptr || (a.gated && m == 1)) continue;
+        int unit = unit0 + (a.gated ? (tile0 + m) / 2 : tile0 + m);
+        if (unit >= a.tiles || (a.gated && m == 1)) continue;
         Place place = place_at(tile0 + m);
 #pragma unroll
         for (int i = 0; i < NT; i++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int row = row0 + warp / 4 * 64 + i * 8 + 2 * t + e % 2;
-                finish(a, place.segment, place.tile * 16 + g + e / 2 * 8, row, total[m][i][e], total[1][i][e], false, 0.0f);
+                finish(a, place.segment, place.tile * 16 + g + e / 2 * 8, row, total[m][i][e], total[1][i][e]);
             }
         }
     }

@@ -148,13 +148,21 @@ extern "C" __global__ void gather_packed(const __grid_constant__ GatherArgs a) {
     }
 }
 
-// Rows of a plain f32 table.
+// Rows of a table as the file has it; `format` is the file's, `pairs` the bytes of a row.
 extern "C" __global__ void gather_plain(const __grid_constant__ GatherArgs a) {
     begin();
     long long row = index_at(a.index, a.wide, blockIdx.x);
-    const float* table = (const float*)a.codes;
+    const u8* from = a.codes + row * (u32)a.pairs;
     for (int col = threadIdx.x; col < a.k; col += blockDim.x) {
-        float x = row >= 0 && row < a.n ? table[row * a.k + col] : 0.0f;
+        float x = 0.0f;
+        if (row >= 0 && row < a.n) {
+            if (a.format == FILE_F32) {
+                x = ((const float*)from)[col];
+            } else {
+                Quant q = quant_at(a.format, from, col);
+                x = q.scale * (float)q.code + q.offset;
+            }
+        }
         a.out[(long long)blockIdx.x * a.k + col] = x;
     }
 }
