@@ -119,9 +119,10 @@ impl CallMaker<'_> {
             softcap: op.softcap.unwrap_or(0.0),
         };
         let shared = attention_shared(key_dim, tiles);
+        let kernel = if tiles { "attend_many" } else { "attend_few" };
         let most = 2 * self.device.facts.multiprocessors as usize;
         let blocks = (tokens * kv_heads * lots * 16).min(most);
-        let function = self.device.function(Unit::General, "attend")?;
+        let function = self.device.function(Unit::General, kernel)?;
         let attend = Launch::new(function, [blocks as u32, 1], 256, shared as u32, &attend);
         if !alone {
             launches.push(stored);

@@ -13,7 +13,7 @@ use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, Node};
 
 /// The most ranges that the columns of a product are divided into.
-const MAX_RANGES: usize = 8;
+const MAX_RANGES: usize = 16;
 /// The most rows of the kernel for few rows, and of the one for several.
 const FEW: usize = 8;
 const SEVERAL: usize = 64;
@@ -22,7 +22,7 @@ const SEVERAL_ROWS: usize = 32;
 const MANY_ROWS: usize = 128;
 const MANY_TILES: u32 = 8;
 /// Warps of products of few rows that a multiprocessor runs at once.
-const RESIDENT_WARPS: u32 = 16;
+const RESIDENT_WARPS: u32 = 32;
 /// Sums of squares that a row's norm is made of, as `SUB_SUMS` in the kernels.
 const SUB_SUMS: usize = 8;
 
@@ -45,8 +45,7 @@ fn ranges(shape: &PackedShape) -> (usize, usize) {
 /// Pairs of blocks that a warp of few rows loads ahead, as `DEPTH` in the kernels.
 fn ring_depth(format: DeviceFormat) -> usize {
     match format {
-        DeviceFormat::W4 => 6,
-        DeviceFormat::W8 | DeviceFormat::W8Groups => 4,
+        DeviceFormat::W4 | DeviceFormat::W8 | DeviceFormat::W8Groups => 4,
         DeviceFormat::Bf16 | DeviceFormat::F16 => 3,
         DeviceFormat::F32 => 2,
     }
@@ -58,7 +57,7 @@ impl Variant {
         let row = shape.pairs() * shape.format.x_parts() * 128;
         let (codes, scales) = shape.format.tile_bytes();
         let ring = sides * ranges * ring_depth(shape.format) * (codes + scales);
-        let few = (FEW * SUB_SUMS + 2 * sides * ranges * 16 * FEW) * 4 + ring + rows * row;
+        let few = (FEW * SUB_SUMS + 2 * sides * ranges * 16 * rows) * 4 + ring + rows * row;
         if rows <= FEW && few <= shared_memory {
             return Variant::Few(few);
         }
@@ -165,13 +164,17 @@ impl CallMaker<'_> {
         a.sides = sides as u32;
         let variant = Variant::new(rows, &shape, sides, self.device.facts.shared_memory);
         if let Variant::Few(shared) = variant {
-            // As many blocks as run at once, each with as many tiles as the others.
-            let warps = (sides * ranges) as u32;
+            // As many blocks as run at once.
+            let warps = ranges as u32;
             let at_once = multiprocessors * (RESIDENT_WARPS / warps).max(1);
             let works = tiles.div_ceil(if gates == 2 { 1 } else { a.sides });
-            let each = works.div_ceil(at_once).clamp(1, works.max(1));
-            let function = self.device.function(unit, "linear_few")?;
-            let grid = [works.div_ceil(each), 1];
+            let kernel = if sides == 2 {
+                "linear_few_two"
+            } else {
+                "linear_few"
+            };
+            let function = self.device.function(unit, kernel)?;
+            let grid = [works.min(at_once), 1];
             let launch = Launch::new(function, grid, warps * 32, shared as u32, &a);
             return Ok(vec![launch]);
         }

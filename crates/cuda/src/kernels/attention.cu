@@ -59,7 +59,7 @@ __device__ __forceinline__ const u8* row_of(const KvLayer& kv, bool values, u32 
 }
 
 // One element of an encoded row.
-__device__ float decoded(int storage, const u8* row, int i, int dim) {
+__device__ __forceinline__ float decoded(int storage, const u8* row, int i, int dim) {
     switch (storage) {
         case KV_F32: return ((const float*)row)[i];
         case KV_F16: return half_to_float(((const u16*)row)[i]);
@@ -85,7 +85,7 @@ struct WriteArgs {
 };
 
 // Encodes a row, by one warp.
-__device__ void encode_row(int storage, const float* x, u8* to, int dim, int lane) {
+__device__ __noinline__ void encode_row(int storage, const float* x, u8* to, int dim, int lane) {
     if (storage <= KV_BF16) {
         for (int i = lane; i < dim; i += WARP) {
             if (storage == KV_F32) ((float*)to)[i] = x[i];
@@ -130,7 +130,7 @@ __device__ void encode_row(int storage, const float* x, u8* to, int dim, int lan
 }
 
 // Stores one row of a step, by one warp; `buffer` has room for a key.
-__device__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
+__device__ __noinline__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
                           u32 cell, int head, int dim, float* buffer, int lane) {
     u8* to = (u8*)row_of(kv, values, cell, head, values ? kv.value_row : kv.key_row);
     if (table) {
@@ -217,11 +217,27 @@ __device__ __forceinline__ void split_f16(const float x[4], uint2* high, uint2* 
 }
 
 // Four elements of an encoded row from `d` on, as f16 numbers and what is left of them. Those past the row's end are zero.
-__device__ __forceinline__ void row_quad(int storage, const u8* row, int d, int dim, uint2* high, uint2* low) {
+// Functions that few caches need are not inlined: the code of a kernel must stay in the instruction cache.
+__device__ __noinline__ uint4 row_quad(int storage, const u8* row, int d, int dim) {
     float x[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = row != nullptr && d + i < dim ? decoded(storage, row, d + i, dim) : 0.0f;
-    split_f16(x, high, low);
+    uint2 high, low;
+    split_f16(x, &high, &low);
+    return make_uint4(high.x, high.y, low.x, low.y);
+}
+
+__device__ __noinline__ float soft_capped(float x, float cap) { return cap * tanhf(x / cap); }
+
+// Four elements of a query from `d` on, rotated if there is a table.
+__device__ __noinline__ float4 query_quad(const float* from, const float* table, int d, int dim, int rotated, int interleaved) {
+    float x[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        x[e] = 0.0f;
+        if (d + e < dim) x[e] = table ? rotated_at(from, table, d + e, rotated, interleaved) : from[d + e];
+    }
+    return make_float4(x[0], x[1], x[2], x[3]);
 }
 
 // Transposes eight rows of eight f16 numbers.
@@ -230,6 +246,11 @@ __device__ __forceinline__ u32 transposed(u32 x) {
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
+
+template <bool VALUE>
+struct Bool {
+    static constexpr bool value = VALUE;
+};
 
 struct AttendShared {
     // Maxima and sums of a part by warp, and those of the item.
@@ -264,17 +285,13 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
 #pragma unroll
         for (int side = 0; side < 2; side++) {
             int row = g + 8 * side;
-            float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (row_exists(m, row)) {
                 const float* from = a.q + element(m, row) * a.key_dim;
-                const float* table = a.table + (long long)(item.query + (ONE ? 0 : row)) * a.rotated;
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    if (d + e >= a.key_dim) break;
-                    x[e] = a.table ? rotated_at(from, table, d + e, a.rotated, a.interleaved) : from[d + e];
-                }
+                const float* table = a.table ? a.table + (long long)(item.query + (ONE ? 0 : row)) * a.rotated : nullptr;
+                x = query_quad(from, table, d, a.key_dim, a.rotated, a.interleaved);
             }
-            split_f16(x, &high[side], &low[side]);
+            split_f16((float*)&x, &high[side], &low[side]);
         }
         q[i * 2 - lane] = make_uint4(high[0].x, high[1].x, high[0].y, high[1].y);
         q[i * 2 - lane + WARP] = make_uint4(low[0].x, low[1].x, low[0].y, low[1].y);
@@ -329,40 +346,47 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                     u32 at = __shfl_sync(FULL_MASK, cell, n * 8 + g);
                     rows[n] = at == NO_CELL ? nullptr : row_of(kv, false, at, kv_head, kv.key_row);
                 }
-                constexpr int AHEAD = ONE ? 4 : 2;
-                for (int s0 = 0; s0 < steps; s0 += AHEAD) {
-                    uint2 keys[AHEAD][4], rest[4];
+                // Keys of f16 are loaded for several steps at once.
+                auto add_scores = [&](auto half) {
+                    constexpr bool PLAIN = decltype(half)::value;
+                    constexpr int AHEAD = PLAIN ? (ONE ? 4 : 2) : 1;
+                    for (int s0 = 0; s0 < steps; s0 += AHEAD) {
+                        uint2 keys[AHEAD][4], rest[4];
 #pragma unroll
-                    for (int i = 0; i < AHEAD; i++) {
-#pragma unroll
-                        for (int n = 0; n < 4; n++) {
-                            int at = (s0 + i) * 16 + 4 * t;
-                            bool there = half_keys && rows[n] != nullptr && at < a.key_dim;
-                            keys[i][n] = there ? *(const uint2*)(rows[n] + 2 * at) : make_uint2(0, 0);
-                        }
-                    }
-#pragma unroll
-                    for (int i = 0; i < AHEAD; i++) {
-                        if (s0 + i >= steps) break;
-                        if (!half_keys) {
-#pragma unroll
-                            for (int n = 0; n < 4; n++) {
-                                row_quad(kv.key_storage, rows[n], (s0 + i) * 16 + 4 * t, a.key_dim, &keys[i][n], &rest[n]);
+                        for (int i = 0; i < AHEAD * 4; i++) {
+                            int at = (s0 + i / 4) * 16 + 4 * t;
+                            const u8* row = rows[i % 4];
+                            if (PLAIN) {
+                                bool there = row != nullptr && at < a.key_dim;
+                                keys[i / 4][i % 4] = there ? *(const uint2*)(row + 2 * at) : make_uint2(0, 0);
+                            } else {
+                                uint4 quad = row_quad(kv.key_storage, row, at, a.key_dim);
+                                keys[i / 4][i % 4] = make_uint2(quad.x, quad.y);
+                                rest[i % 4] = make_uint2(quad.z, quad.w);
                             }
                         }
 #pragma unroll
-                        for (int m = 0; m < MT; m++) {
-                            if (!ONE && m >= count) break;
-                            const uint4* from = q + ((s0 + i) * MT + m) * 2 * WARP + lane;
-                            uint4 high = from[0], low = from[WARP];
+                        for (int i = 0; i < AHEAD; i++) {
+                            if (s0 + i >= steps) break;
 #pragma unroll
-                            for (int n = 0; n < 4; n++) {
-                                mma_f16(acc[n][m], (u32*)&high, keys[i][n].x, keys[i][n].y);
-                                mma_f16(acc[n][m], (u32*)&low, keys[i][n].x, keys[i][n].y);
-                                if (!half_keys) mma_f16(acc[n][m], (u32*)&high, rest[n].x, rest[n].y);
+                            for (int m = 0; m < MT; m++) {
+                                if (!ONE && m >= count) break;
+                                const uint4* from = q + ((s0 + i) * MT + m) * 2 * WARP + lane;
+                                uint4 high = from[0], low = from[WARP];
+#pragma unroll
+                                for (int n = 0; n < 4; n++) mma_f16(acc[n][m], (u32*)&high, keys[i][n].x, keys[i][n].y);
+#pragma unroll
+                                for (int n = 0; n < 4; n++) mma_f16(acc[n][m], (u32*)&low, keys[i][n].x, keys[i][n].y);
+#pragma unroll
+                                for (int n = 0; n < 4 && !PLAIN; n++) mma_f16(acc[n][m], (u32*)&high, rest[n].x, rest[n].y);
                             }
                         }
                     }
+                };
+                if (half_keys) {
+                    add_scores(Bool<true>());
+                } else {
+                    add_scores(Bool<false>());
                 }
             }
 #pragma unroll
@@ -376,7 +400,7 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                         for (int e = 0; e < 2; e++) {
                             int in = n * 8 + 2 * t + e, at = start + warp * WARP + in;
                             float score = acc[n][m][side * 2 + e] * a.scale;
-                            if (a.softcap > 0.0f) score = a.softcap * tanhf(score / a.softcap);
+                            if (a.softcap > 0.0f) score = soft_capped(score, a.softcap);
                             bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
                             score = sees ? score : NEG_INF;
                             acc[n][m][side * 2 + e] = score;
@@ -439,56 +463,60 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
 #pragma unroll
             for (int i = 0; i < 2 * MT * 4; i++) (&part[0][0][0])[i] = 0.0f;
             if (unit < units) {
-                constexpr int AHEAD = 4;
-                for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
-                    if (s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0) continue;
-                    uint2 values[AHEAD][2], rest[2];
-#pragma unroll
-                    for (int i = 0; i < AHEAD; i++) {
-#pragma unroll
-                        for (int side = 0; side < 2; side++) {
-                            if (ONE && b0 == 0) {
-                                values[i][side] = early[i][side];
-                                continue;
-                            }
-                            u32 at = s.cells[(b0 + i) * 16 + side * 8 + g];
-                            bool there = half_values && at != NO_CELL && d < a.value_dim;
-                            const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
-                            values[i][side] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
-                        }
-                    }
-#pragma unroll
-                    for (int i = 0; i < AHEAD; i++) {
+                auto add_values = [&](auto half) {
+                    constexpr bool PLAIN = decltype(half)::value;
+                    constexpr int AHEAD = PLAIN ? 4 : 1;
+                    for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
                         // Weights of positions that are not seen are zero: they add nothing.
-                        if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
-                        if (!half_values) {
+                        if (PLAIN ? s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0
+                                  : (s.seen[b0 / 2] >> b0 % 2 * 16 & 0xffff) == 0) {
+                            continue;
+                        }
+                        uint2 values[AHEAD][2], rest[2];
 #pragma unroll
-                            for (int side = 0; side < 2; side++) {
-                                u32 at = s.cells[(b0 + i) * 16 + side * 8 + g];
-                                const u8* row = at == NO_CELL ? nullptr : row_of(kv, true, at, kv_head, kv.value_row);
-                                row_quad(kv.value_storage, row, d, a.value_dim, &values[i][side], &rest[side]);
+                        for (int i = 0; i < AHEAD * 2; i++) {
+                            u32 at = s.cells[b0 * 16 + i * 8 + g];
+                            const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+                            if (PLAIN) {
+                                bool there = at != NO_CELL && d < a.value_dim;
+                                values[i / 2][i % 2] = ONE && b0 == 0 ? early[i / 2][i % 2]
+                                                       : there        ? *(const uint2*)(row + 2 * d)
+                                                                      : make_uint2(0, 0);
+                            } else {
+                                uint4 quad = row_quad(kv.value_storage, at == NO_CELL ? nullptr : row, d, a.value_dim);
+                                values[i / 2][i % 2] = make_uint2(quad.x, quad.y);
+                                rest[i % 2] = make_uint2(quad.z, quad.w);
                             }
                         }
-                        u32 v[2][2] = {{transposed(values[i][0].x), transposed(values[i][1].x)},
-                                       {transposed(values[i][0].y), transposed(values[i][1].y)}};
-                        u32 r[2][2];
-                        if (!half_values) {
-                            r[0][0] = transposed(rest[0].x), r[0][1] = transposed(rest[1].x);
-                            r[1][0] = transposed(rest[0].y), r[1][1] = transposed(rest[1].y);
-                        }
 #pragma unroll
-                        for (int m = 0; m < MT; m++) {
-                            if (!ONE && m >= count) break;
-                            const uint4* from = p + ((b0 + i) * MT + m) * 2 * WARP + lane;
-                            uint4 high = from[0], low = from[WARP];
+                        for (int i = 0; i < AHEAD; i++) {
+                            if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
+                            u32 v[2][2] = {{transposed(values[i][0].x), transposed(values[i][1].x)},
+                                           {transposed(values[i][0].y), transposed(values[i][1].y)}};
+                            u32 r[2][2];
+                            if (!PLAIN) {
+                                r[0][0] = transposed(rest[0].x), r[0][1] = transposed(rest[1].x);
+                                r[1][0] = transposed(rest[0].y), r[1][1] = transposed(rest[1].y);
+                            }
 #pragma unroll
-                            for (int n = 0; n < 2; n++) {
-                                mma_f16(part[n][m], (u32*)&high, v[n][0], v[n][1]);
-                                mma_f16(part[n][m], (u32*)&low, v[n][0], v[n][1]);
-                                if (!half_values) mma_f16(part[n][m], (u32*)&high, r[n][0], r[n][1]);
+                            for (int m = 0; m < MT; m++) {
+                                if (!ONE && m >= count) break;
+                                const uint4* from = p + ((b0 + i) * MT + m) * 2 * WARP + lane;
+                                uint4 high = from[0], low = from[WARP];
+#pragma unroll
+                                for (int n = 0; n < 2; n++) mma_f16(part[n][m], (u32*)&high, v[n][0], v[n][1]);
+#pragma unroll
+                                for (int n = 0; n < 2; n++) mma_f16(part[n][m], (u32*)&low, v[n][0], v[n][1]);
+#pragma unroll
+                                for (int n = 0; n < 2 && !PLAIN; n++) mma_f16(part[n][m], (u32*)&high, r[n][0], r[n][1]);
                             }
                         }
                     }
+                };
+                if (half_values) {
+                    add_values(Bool<true>());
+                } else {
+                    add_values(Bool<false>());
                 }
             }
             __syncthreads();
@@ -507,7 +535,7 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             for (int side = 0; side < 2; side++) {
                 int row = side * 8 + g;
                 if (!row_exists(m, row) || unit >= units) continue;
-                float norm = s.norm[m * 16 + row];
+                float norm = s.norm[m * 16 + row], inverse = norm > 0.0f ? __frcp_rn(norm) : 0.0f;
                 int slot = item.slot + (item.part & 0xffff) * queries + (ONE ? 0 : row);
                 float* parts = a.partial + ((long long)slot * a.heads + first_head + (ONE ? row : m)) * each;
                 float* out = a.out + element(m, row) * a.value_dim;
@@ -519,7 +547,7 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                     if (item.slot >= 0) {
                         parts[2 + d + e] = x;
                     } else {
-                        out[d + e] = norm > 0.0f ? x / norm : 0.0f;
+                        out[d + e] = x * inverse;
                     }
                 }
             }
@@ -549,14 +577,15 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             merge(&max, &sum, __ldcg(part), __ldcg(part + 1), &old, &fresh);
             acc = fmaf(__ldcg(part + 2 + at), fresh, acc * old);
         }
-        a.out[((long long)(item.query + query) * a.heads + head) * a.value_dim + at] = sum > 0.0f ? acc / sum : 0.0f;
+        a.out[((long long)(item.query + query) * a.heads + head) * a.value_dim + at] = sum > 0.0f ? acc * __frcp_rn(sum) : 0.0f;
     }
 }
 
 // 256 threads for each item, KV head and lot of query heads; the grid is fixed, the number of items is the plan's.
 // Shared memory: fragments of queries, for every 16 elements, and of weights, for every 16 positions of a part, 1,024 bytes for
 // each tile of rows.
-extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constant__ AttendArgs a) {
+template <int MT>
+__device__ __forceinline__ void attend_all(const AttendArgs& a) {
     let_next_start();
     extern __shared__ __align__(16) uint4 fragments[];
     __shared__ AttendShared s;
@@ -564,7 +593,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
     const ClassPlan plan = *(const ClassPlan*)(a.step + kv.plan);
     const Item* items = (const Item*)(a.step + plan.items);
     int columns = a.kv_heads * a.lots, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    int steps = (a.key_dim + 15) / 16;
+    uint4* weights = fragments + (a.key_dim + 15) / 16 * MT * 2 * WARP;
     // The plan is older than the step's first kernel: only what other kernels compute is waited for.
     bool waited = false;
     for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
@@ -585,7 +614,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
             wait_for_previous();
         }
         waited = true;
-        if (a.keys && warp < 2) {
+        if (MT == 1 && a.keys && warp < 2) {
             u32 cell = a.step[plan.writes];
             bool values = warp == 1;
             int dim = values ? a.value_dim : a.key_dim;
@@ -593,18 +622,20 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
             // The weights' memory is free until there are scores.
             if (cell != NO_CELL) {
                 store_row(kv, x, values ? nullptr : a.key_table, a.rotated, a.interleaved, values, cell, kv_head, dim,
-                          (float*)(fragments + steps * 2 * WARP), lane);
+                          (float*)weights, lane);
             }
         }
-        if (item.queries > 1) {
-            attend_item<4>(a, kv, plan, item, s, fragments, fragments + steps * 4 * 2 * WARP, kv_head, lot, looked, known);
-        } else {
-            attend_item<1>(a, kv, plan, item, s, fragments, fragments + steps * 2 * WARP, kv_head, lot, looked, known);
-        }
+        attend_item<MT>(a, kv, plan, item, s, fragments, weights, kv_head, lot, looked, known);
         __syncthreads();
     }
     if (!waited) wait_for_previous();
 }
+
+// Items with one query.
+extern "C" __global__ void __launch_bounds__(256, 1) attend_few(const __grid_constant__ AttendArgs a) { attend_all<1>(a); }
+
+// Items with several queries.
+extern "C" __global__ void __launch_bounds__(256, 2) attend_many(const __grid_constant__ AttendArgs a) { attend_all<4>(a); }
 
 struct CopyArgs {
     u8* to;

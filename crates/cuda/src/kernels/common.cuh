@@ -83,6 +83,13 @@ __device__ __forceinline__ u32 fma_f16(u32 a, u32 b, u32 c) {
     return r;
 }
 
+// (word & mask) | bits, as one instruction.
+__device__ __forceinline__ u32 masked(u32 word, u32 mask, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(word), "r"(mask), "r"(bits));
+    return r;
+}
+
 // The low or the high half of a word in both halves.
 __device__ __forceinline__ u32 low_twice(u32 word) { return __byte_perm(word, 0, 0x1010); }
 __device__ __forceinline__ u32 high_twice(u32 word) { return __byte_perm(word, 0, 0x3232); }
@@ -104,6 +111,10 @@ __device__ __forceinline__ void mma_bf16(float c[4], const u32 a[4], u32 b0, u32
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
     u32 address = (u32)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_to(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

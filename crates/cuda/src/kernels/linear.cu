@@ -94,8 +94,11 @@ struct Slot {
     }
 };
 
-// Codes of 4 bits as f16 numbers.
-__device__ __forceinline__ u32 nibbles(u32 word) { return sub_f16((word & 0x03c003c0u) | 0x4c004c00u, 0x4c004c00u); }
+// Codes of 4 bits at bits 0 and 16, and at bits 4 and 20, as f16 numbers: the bits of 1024 and the code, or sixteen times it.
+__device__ __forceinline__ u32 low_nibbles(u32 word) { return sub_f16(masked(word, 0x000f000fu, 0x64006400u), 0x64006400u); }
+__device__ __forceinline__ u32 high_nibbles(u32 word) {
+    return fma_f16(masked(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd400d400u);
+}
 
 // The weights of 16 rows and 16 columns: step `s` of a pair of blocks.
 __device__ __forceinline__ void fragment(const Slot& slot, int s, u32 a[WP][4]) {
@@ -106,8 +109,8 @@ __device__ __forceinline__ void fragment(const Slot& slot, int s, u32 a[WP][4]) 
         if (FORMAT == W4) {
             u32 word = slot.codes[b * 2 + side];
             u32 scale = low_twice(scales[b]), offset = high_twice(scales[b]);
-            a[0][side] = fma_f16(nibbles(j ? word << 2 : word << 6), scale, offset);
-            a[0][side + 2] = fma_f16(nibbles(j ? word >> 6 : word >> 2), scale, offset);
+            a[0][side] = fma_f16(j ? high_nibbles(word) : low_nibbles(word), scale, offset);
+            a[0][side + 2] = fma_f16(j ? high_nibbles(word >> 8) : low_nibbles(word >> 8), scale, offset);
         } else if (FORMAT <= W8_GROUPS) {
             // A byte below 1024 in f16 is 1024 and the byte; codes are biased by 128.
             u32 biased = slot.codes[b * 4 + side * 2 + j] ^ 0x80808080u;
@@ -262,44 +265,50 @@ struct Weights {
 };
 
 // Pairs of blocks that a warp of `linear_few` loads ahead, as `ring_depth` in Rust has them.
-constexpr int DEPTH = FORMAT == W4 ? 6 : FORMAT <= W8_GROUPS ? 4 : FORMAT <= W_F16 ? 3 : 2;
+constexpr int DEPTH = FORMAT <= W8_GROUPS ? 4 : FORMAT <= W_F16 ? 3 : 2;
 constexpr int PAIR_BYTES = CODE_BYTES + SCALE_BYTES;
 
-// The pairs of blocks of a warp's range in all of its tiles, one after the other, copied to a ring of the warp's own.
-struct PairStream {
-    const LinearArgs& a;
-    u8* ring;
-    Weights weights;
-    int first, last, side, lane;
-    // What is copied next, and its place in the ring.
-    int work, works, pair, at;
+__device__ __forceinline__ Place few_place(const LinearArgs& a, int work, int side) {
+    Place place = {side, work};
+    if (!a.gated) place = place_of(a, min(work * a.sides + side, a.tiles - 1));
+    return place;
+}
 
-    __device__ __forceinline__ static Place place_at(const LinearArgs& a, int work, int side) {
-        Place place = {side, work};
-        if (!a.gated) place = place_of(a, min(work * a.sides + side, a.tiles - 1));
-        return place;
+// The pairs of blocks of a warp's range in all of its tiles, one after the other, copied to a ring of the warp's own.
+template <int SIDES>
+struct PairStream {
+    const u8* codes[SIDES];
+    const u8* scales[SIDES];
+    u32 ring;
+    // Pairs that are left of the tile and of all, the place in the ring, and the next tile.
+    int in_tile, left, at, work;
+
+    __device__ __forceinline__ void begin_tile(const LinearArgs& a, int first, int lane) {
+#pragma unroll
+        for (int m = 0; m < SIDES; m++) {
+            Weights weights(a, few_place(a, work, m));
+            codes[m] = weights.codes + (long long)first * CODE_BYTES + lane * 16;
+            scales[m] = weights.scales + (long long)first * SCALE_BYTES + lane * 16;
+        }
     }
 
-    __device__ __forceinline__ PairStream(const LinearArgs& a, u8* ring, int first, int last, int side, int works, int lane)
-        : a(a), ring(ring), weights(a, place_at(a, blockIdx.x, side)), first(first), last(last), side(side), lane(lane),
-          work(blockIdx.x), works(works), pair(first), at(0) {}
-
     // Copies the next pair, if there is one, to the place that was read longest ago.
-    __device__ __forceinline__ void copy_next() {
-        if (work < works && first < last) {
-            u8* to = ring + at * PAIR_BYTES;
-            const u8* codes = weights.codes + (long long)pair * CODE_BYTES + lane * CODE_WORDS * 4;
+    __device__ __forceinline__ void copy_next(const LinearArgs& a, int first, int last, int lane) {
+        if (left > 0) {
+            u32 to = ring + at * (SIDES * PAIR_BYTES) + lane * 16;
 #pragma unroll
-            for (int i = 0; i < CODE_WORDS / 4; i++) {
-                copy_async(to + (lane * (CODE_WORDS / 4) + i) * 16, codes + i * 16);
+            for (int m = 0; m < SIDES; m++) {
+#pragma unroll
+                for (int i = 0; i < CODE_BYTES / 512; i++) copy_to(to + m * PAIR_BYTES + i * 512, codes[m] + i * 512);
+                if (lane < SCALE_BYTES / 16) copy_to(to + m * PAIR_BYTES + CODE_BYTES, scales[m]);
+                codes[m] += CODE_BYTES;
+                scales[m] += SCALE_BYTES;
             }
-            if (lane < SCALE_BYTES / 16) {
-                copy_async(to + CODE_BYTES + lane * 16, weights.scales + (long long)pair * SCALE_BYTES + lane * 16);
-            }
-            if (++pair == last) {
-                pair = first;
+            left--;
+            if (--in_tile == 0) {
+                in_tile = last - first;
                 work += gridDim.x;
-                if (work < works) weights = Weights(a, place_at(a, work, side));
+                if (left > 0) begin_tile(a, first, lane);
             }
         }
         at = at + 1 == DEPTH ? 0 : at + 1;
@@ -351,29 +360,32 @@ struct RowInRegisters {
     }
 };
 
-// Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][16][8] sums, a ring of pairs for each warp, staged
-// rows.
-extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linear_few(const __grid_constant__ LinearArgs a) {
-    extern __shared__ __align__(128) float shared[];
-    constexpr int COLUMNS = 8;
+// Shared memory: [8][8] sums of squares, two times [warps][sides][rows][16] sums, a ring of pairs for each warp, staged rows.
+template <int SIDES>
+__device__ __forceinline__ void few_rows(const LinearArgs& a) {
+    extern __shared__ __align__(128) float few_shared[];
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    int range = warp % a.ranges, side = warp / a.ranges, rows = a.rows;
-    float* squares = shared;
-    float* sums = shared + COLUMNS * SUB_SUMS;
-    u8* ring = (u8*)(sums + 2 * warps * 16 * COLUMNS);
-    Staged x = {ring + warps * DEPTH * PAIR_BYTES, a.pairs * XP * 128, XP * 128, 128};
-    ring += warp * DEPTH * PAIR_BYTES;
+    int rows = a.rows, each = SIDES * 16 * rows;
+    float* squares = few_shared;
+    float* all_sums = few_shared + 8 * SUB_SUMS;
+    u8* rings = (u8*)(all_sums + 2 * warps * each);
+    Staged x = {rings + warps * (DEPTH * SIDES * PAIR_BYTES), a.pairs * XP * 128, XP * 128, 128};
+    u8* ring = rings + warp * (DEPTH * SIDES * PAIR_BYTES);
 
     // Weights are read while the kernel that computes x ends.
     let_next_start();
-    int first = range * a.pairs_per_range;
-    int last = min(first + a.pairs_per_range, a.pairs);
+    int first = warp * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
     int works = a.gated ? a.tiles : (a.tiles + a.sides - 1) / a.sides;
-    PairStream stream(a, ring, first, last, side, works, lane);
+    PairStream<SIDES> stream;
+    stream.ring = (u32)__cvta_generic_to_shared(ring);
+    stream.in_tile = last - first;
+    stream.left = (works - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x * (last - first);
+    stream.at = 0;
+    stream.work = blockIdx.x;
+    stream.begin_tile(a, first, lane);
 #pragma unroll 1
-    for (int i = 0; i < DEPTH; i++) stream.copy_next();
-    bool in_registers = RowInRegisters::fits(a, warps);
-    if (in_registers) {
+    for (int i = 0; i < DEPTH; i++) stream.copy_next(a, first, last, lane);
+    if (RowInRegisters::fits(a, warps)) {
         RowInRegisters row;
         row.load_weight(a);
         wait_for_previous();
@@ -398,64 +410,85 @@ extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linea
         }
     }
     __syncthreads();
-    const u8* mine = x.base + g * x.row_stride;
+    const u8* mine = x.base + (g < rows ? g * x.row_stride : 0) + first * (XP * 128);
     bool valid = g < rows;
-    int at = 0;
+    int at = 0, turn = 0;
     for (int work = blockIdx.x; work < works; work += gridDim.x) {
-        float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        float total[SIDES][4];
+#pragma unroll
+        for (int i = 0; i < SIDES * 4; i++) (&total[0][0])[i] = 0.0f;
+        const u8* columns = mine;
         for (int pair = first; pair < last; pair++) {
             wait_for_copies<DEPTH - 1>();
             __syncwarp();
-            Slot slot;
-            const u8* from = ring + at * PAIR_BYTES;
-            slot.load(from + lane * CODE_WORDS * 4, from + CODE_BYTES + g * scale_bytes(FORMAT));
+            Slot slots[SIDES];
+            const u8* from = ring + at * (SIDES * PAIR_BYTES);
+#pragma unroll
+            for (int m = 0; m < SIDES; m++) {
+                const u8* tile = from + m * PAIR_BYTES;
+                slots[m].load(tile + lane * CODE_WORDS * 4, tile + CODE_BYTES + g * scale_bytes(FORMAT));
+            }
             at = at + 1 == DEPTH ? 0 : at + 1;
             __syncwarp();
-            stream.copy_next();
+            stream.copy_next(a, first, last, lane);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 uint4 parts[XP];
 #pragma unroll
                 for (int p = 0; p < XP; p++) {
-                    const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
+                    const u8* from = columns + p * 128 + half_of_pair(g, t, h);
                     parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
                 }
 #pragma unroll
                 for (int s = 2 * h; s < 2 * h + 2; s++) {
-                    u32 w[WP][4];
-                    fragment(slot, s, w);
-                    add_step(total, w, parts, s);
+#pragma unroll
+                    for (int m = 0; m < SIDES; m++) {
+                        u32 w[WP][4];
+                        fragment(slots[m], s, w);
+                        add_step(total[m], w, parts, s);
+                    }
                 }
             }
-        }
-        // Sums of the ranges: [warp][row of x][16].
-        float* to = sums + warp * 16 * COLUMNS;
-        to[2 * t * 16 + g] = total[0];
-        to[(2 * t + 1) * 16 + g] = total[1];
-        to[2 * t * 16 + g + 8] = total[2];
-        to[(2 * t + 1) * 16 + g + 8] = total[3];
-        __syncthreads();
-        int sides = a.gated ? 1 : a.sides;
-        for (int e = threadIdx.x; e < 16 * rows * sides; e += blockDim.x) {
-            int which = e / (16 * rows), in = e % (16 * rows);
-            if (!a.gated && work * sides + which >= a.tiles) break;
-            float y = 0.0f, up = 0.0f;
-            for (int r = 0; r < a.ranges; r++) y += sums[(which * a.ranges + r) * 16 * COLUMNS + in];
-            if (a.gated) {
-                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + in];
-            }
-            Place place = PairStream::place_at(a, work, which);
-            finish(a, place.segment, place.tile * 16 + in % 16, in / 16, y, up);
+            columns += XP * 128;
         }
         // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
-        float* one = shared + COLUMNS * SUB_SUMS;
-        sums = sums == one ? one + warps * 16 * COLUMNS : one;
+        float* sums = all_sums + (turn ? warps * each : 0);
+        turn ^= 1;
+#pragma unroll
+        for (int i = 0; i < SIDES * 4; i++) {
+            int row = 2 * t + i % 2;
+            if (row < rows) sums[warp * each + (i / 4 * rows + row) * 16 + g + i / 2 % 2 * 8] = total[i / 4][i % 4];
+        }
+        __syncthreads();
+        for (int e = threadIdx.x; e < (a.gated ? 16 * rows : each); e += blockDim.x) {
+            int which = e / (16 * rows), in = e % (16 * rows);
+            if (!a.gated && work * SIDES + which >= a.tiles) break;
+            float y = 0.0f, up = 0.0f;
+#pragma unroll 4
+            for (int r = 0; r < warps; r++) y += sums[r * each + e];
+            if (a.gated) {
+#pragma unroll 4
+                for (int r = 0; r < warps; r++) up += sums[r * each + 16 * rows + e];
+            }
+            Place place = few_place(a, work, which);
+            finish(a, place.segment, place.tile * 16 + in % 16, in / 16, y, up);
+        }
     }
+}
+
+// Up to eight rows, and one tile at a time for each block.
+extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linear_few(const __grid_constant__ LinearArgs a) {
+    few_rows<1>(a);
+}
+
+// Up to eight rows, and two tiles at a time: neighbours, or those of a gate and of what it gates.
+extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linear_few_two(const __grid_constant__ LinearArgs a) {
+    few_rows<2>(a);
 }
 
 // Staged rows, 32 for each block in y. A warp for each range of two tiles: neighbours, or those of the gate and of what it
 // gates. Shared memory: [ranges][2][32][16] sums.
-extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(512, 1) linear_several(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(128) float shared[];
     constexpr int NT = 4, COLUMNS = 8 * NT;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -661,18 +694,30 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
             }
         }
     }
+    // The sums of the block: [rows][outputs], outputs next to each other in memory as they are in the result.
+    constexpr int OUTPUTS = MANY_TILES * 16, STRIDE = OUTPUTS + 4;
+    float* sums = (float*)ring;
+    wait_for_copies<0>();
+    __syncthreads();
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        int unit = unit0 + (a.gated ? (tile0 + m) / 2 : tile0 + m);
-        if (unit >= a.tiles || (a.gated && m == 1)) continue;
-        Place place = place_at(tile0 + m);
 #pragma unroll
         for (int i = 0; i < NT; i++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                int row = row0 + warp / 4 * 64 + i * 8 + 2 * t + e % 2;
-                finish(a, place.segment, place.tile * 16 + g + e / 2 * 8, row, total[m][i][e], total[1][i][e]);
+                int row = warp / 4 * 64 + i * 8 + 2 * t + e % 2;
+                sums[row * STRIDE + (tile0 + m) * 16 + g + e / 2 * 8] = total[m][i][e];
             }
         }
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (int e = threadIdx.x; e < MANY_ROWS * OUTPUTS; e += 256) {
+        int tile = e % OUTPUTS / 16, row = e / OUTPUTS;
+        int unit = unit0 + (a.gated ? tile / 2 : tile);
+        if (unit >= a.tiles || row0 + row >= a.rows || (a.gated && tile % 2 == 1)) continue;
+        const float* sum = sums + row * STRIDE + e % OUTPUTS;
+        Place place = place_at(tile);
+        finish(a, place.segment, place.tile * 16 + e % 16, row0 + row, sum[0], a.gated ? sum[16] : 0.0f);
     }
 }
