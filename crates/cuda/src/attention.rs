@@ -90,11 +90,7 @@ impl CallMaker<'_> {
         let blocks = [rows.div_ceil(4) as u32, 1];
         let stored = Launch::new(function, blocks, 128, 4 * 4 * key_dim as u32, &write);
         let shared_by = heads / kv_heads;
-        // Heads that a block computes: tiles of 16 rows, which are heads, or queries in steps of many tokens.
-        let tiles = tokens >= TILE && self.tiled;
-        let lots = shared_by.div_ceil(if tiles { TILED_HEADS } else { TILE });
-        let lot = shared_by.div_ceil(lots);
-        let attend = AttendArgs {
+        let mut attend = AttendArgs {
             q: self.address(queries),
             out: self.address(node.output),
             step: self.addresses.step,
@@ -113,21 +109,37 @@ impl CallMaker<'_> {
             rotated: query_layout[0],
             interleaved: query_layout[1],
             group: shared_by as u32,
-            lots: lots as u32,
-            lot: lot as u32,
+            lots: 0,
+            lot: 0,
             scale: op.scale,
             softcap: op.softcap.unwrap_or(0.0),
         };
-        let shared = attention_shared(key_dim, tiles);
-        let kernel = if tiles { "attend_many" } else { "attend_few" };
+        // The rows of a tile are heads of one query; in steps of many tokens also queries, with a tile for each head.
+        let several = tokens >= TILE && self.tiled;
         let most = 2 * self.device.facts.multiprocessors as usize;
-        let blocks = (tokens * kv_heads * lots * 16).min(most);
-        let function = self.device.function(Unit::General, kernel)?;
-        let attend = Launch::new(function, [blocks as u32, 1], 256, shared as u32, &attend);
         if !alone {
             launches.push(stored);
         }
-        launches.push(attend);
+        for (kernel, tiled, tile) in [
+            ("attend_few", false, TILE),
+            ("attend_many", true, TILED_HEADS),
+        ] {
+            if tiled && !several {
+                continue;
+            }
+            let lots = shared_by.div_ceil(tile);
+            (attend.lots, attend.lot) = (lots as u32, shared_by.div_ceil(lots) as u32);
+            let blocks = (tokens * kv_heads * lots * 16).min(most);
+            let function = self.device.function(Unit::General, kernel)?;
+            let shared = attention_shared(key_dim, tiled);
+            launches.push(Launch::new(
+                function,
+                [blocks as u32, 1],
+                256,
+                shared as u32,
+                &attend,
+            ));
+        }
         Ok(launches)
     }
 }

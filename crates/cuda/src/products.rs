@@ -13,7 +13,12 @@ use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, Node};
 
 /// The most ranges that the columns of a product are divided into.
-const MAX_RANGES: usize = 16;
+fn tune(i: usize, d: usize) -> usize {
+    std::env::var("KVARK_TUNE")
+        .ok()
+        .and_then(|t| t.split(',').nth(i).and_then(|x| x.parse().ok()))
+        .unwrap_or(d)
+}
 /// The most rows of the kernel for few rows, and of the one for several.
 const FEW: usize = 8;
 const SEVERAL: usize = 64;
@@ -22,7 +27,7 @@ const SEVERAL_ROWS: usize = 32;
 const MANY_ROWS: usize = 128;
 const MANY_TILES: u32 = 8;
 /// Warps of products of few rows that a multiprocessor runs at once.
-const RESIDENT_WARPS: u32 = 32;
+
 /// Sums of squares that a row's norm is made of, as `SUB_SUMS` in the kernels.
 const SUB_SUMS: usize = 8;
 
@@ -38,17 +43,20 @@ enum Variant {
 
 /// The division of a product's columns, which follows from the weight alone.
 fn ranges(shape: &PackedShape) -> (usize, usize) {
-    let each = shape.pairs().div_ceil(MAX_RANGES).max(1);
+    let each = shape.pairs().div_ceil(tune(0, 16)).max(1);
     (shape.pairs().div_ceil(each).max(1), each)
 }
 
-/// Pairs of blocks that a warp of few rows loads ahead, as `DEPTH` in the kernels.
-fn ring_depth(format: DeviceFormat) -> usize {
-    match format {
-        DeviceFormat::W4 | DeviceFormat::W8 | DeviceFormat::W8Groups => 4,
-        DeviceFormat::Bf16 | DeviceFormat::F16 => 3,
-        DeviceFormat::F32 => 2,
-    }
+/// Bytes of the ring of a warp of few rows, as `DEPTH` in the kernels has it.
+fn ring_bytes(format: DeviceFormat, sides: usize) -> usize {
+    let (codes, scales) = format.tile_bytes();
+    let pairs = match format {
+        DeviceFormat::W4 => 8,
+        DeviceFormat::W8 | DeviceFormat::W8Groups => 4,
+        DeviceFormat::Bf16 | DeviceFormat::F16 => 3 * sides,
+        DeviceFormat::F32 => 2 * sides,
+    };
+    pairs * (codes + scales)
 }
 
 impl Variant {
@@ -56,14 +64,15 @@ impl Variant {
         let (ranges, _) = ranges(shape);
         let row = shape.pairs() * shape.format.x_parts() * 128;
         let (codes, scales) = shape.format.tile_bytes();
-        let ring = sides * ranges * ring_depth(shape.format) * (codes + scales);
+        let ring = ranges * ring_bytes(shape.format, sides);
         let few = (FEW * SUB_SUMS + 2 * sides * ranges * 16 * rows) * 4 + ring + rows * row;
         if rows <= FEW && few <= shared_memory {
             return Variant::Few(few);
         }
         let parts = shape.format.x_parts();
         let stage = MANY_ROWS * 128 * parts + MANY_TILES as usize * (codes + scales);
-        let many = [4, 3, 2][parts - 1] * stage;
+        // Stages, and pairs of blocks of a stage.
+        let many = [6, 3, 2][parts - 1] * stage;
         match rows > SEVERAL && many <= shared_memory {
             true => Variant::Many(many),
             false => Variant::Several,
@@ -155,18 +164,21 @@ impl CallMaker<'_> {
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
         let multiprocessors = self.device.facts.multiprocessors;
-        // Blocks of few rows compute two tiles where all of them have work then.
-        let sides = if gates == 2 || tiles > multiprocessors {
-            2
-        } else {
-            1
+        // Blocks of few rows compute one or two tiles at a time, so that the last of them leave few multiprocessors idle.
+        let waste = |works: u32| {
+            let rounds = works.div_ceil(multiprocessors);
+            1.0 - works as f64 / (rounds * multiprocessors) as f64
+        };
+        let sides = match gates == 2 || waste(tiles.div_ceil(2)) <= waste(tiles) {
+            true if gates == 2 || tiles > multiprocessors => 2,
+            _ => 1,
         };
         a.sides = sides as u32;
         let variant = Variant::new(rows, &shape, sides, self.device.facts.shared_memory);
         if let Variant::Few(shared) = variant {
             // As many blocks as run at once.
             let warps = ranges as u32;
-            let at_once = multiprocessors * (RESIDENT_WARPS / warps).max(1);
+            let at_once = multiprocessors * (tune(1, 16) as u32 / warps).max(1);
             let works = tiles.div_ceil(if gates == 2 { 1 } else { a.sides });
             let kernel = if sides == 2 {
                 "linear_few_two"
@@ -181,7 +193,7 @@ impl CallMaker<'_> {
         let slot = self.memory.scratch(group.products[0]);
         a.staged = self.addresses.arena + slot.expect("the plan has staged rows").offset as u64;
         let function = self.device.function(unit, "stage_rows")?;
-        let stage = Launch::new(function, [rows.div_ceil(8) as u32, 1], 256, 0, &a);
+        let stage = Launch::new(function, [rows.next_multiple_of(8) as u32, 1], 256, 0, &a);
         let launch = match variant {
             Variant::Many(shared) => {
                 let function = self.device.function(unit, "linear_many")?;

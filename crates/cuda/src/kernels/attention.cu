@@ -279,7 +279,8 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
         long long query = item.query + (ONE ? 0 : row);
         return query * a.heads + first_head + (ONE ? row : m);
     };
-    for (int i = threadIdx.x; i < steps * MT * WARP; i += blockDim.x) {
+    // The first two warps may be storing the step's row.
+    for (int i = (threadIdx.x + blockDim.x - 2 * WARP) % blockDim.x; i < steps * MT * WARP; i += blockDim.x) {
         int m = i / WARP % MT, d = i / WARP / MT * 16 + 4 * t;
         uint2 high[2], low[2];
 #pragma unroll
@@ -598,6 +599,7 @@ __device__ __forceinline__ void attend_all(const AttendArgs& a) {
     bool waited = false;
     for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
         const Item item = items[work / columns];
+        if ((item.queries > 1) != (MT > 1)) continue;
         int kv_head = work % columns / a.lots, lot = work % a.lots;
         u32 known = NO_CELL;
         bool looked = !waited;
@@ -632,7 +634,7 @@ __device__ __forceinline__ void attend_all(const AttendArgs& a) {
 }
 
 // Items with one query.
-extern "C" __global__ void __launch_bounds__(256, 1) attend_few(const __grid_constant__ AttendArgs a) { attend_all<1>(a); }
+extern "C" __global__ void __launch_bounds__(256, 2) attend_few(const __grid_constant__ AttendArgs a) { attend_all<1>(a); }
 
 // Items with several queries.
 extern "C" __global__ void __launch_bounds__(256, 2) attend_many(const __grid_constant__ AttendArgs a) { attend_all<4>(a); }

@@ -216,9 +216,8 @@ __device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, i
 #define ACT_TANH 5
 #define ACT_SIGMOID 6
 
-__device__ __forceinline__ float activate(int function, float x) {
+__device__ __noinline__ float other_activation(int function, float x) {
     switch (function) {
-        case ACT_SILU: return x / (1.0f + expf(-x));
         case ACT_GELU_TANH: {
             float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
             return 0.5f * x * (1.0f + tanhf(inner));
@@ -229,6 +228,11 @@ __device__ __forceinline__ float activate(int function, float x) {
         case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
         default: return x;
     }
+}
+
+__device__ __forceinline__ float activate(int function, float x) {
+    if (function == ACT_NONE) return x;
+    return function == ACT_SILU ? x / (1.0f + expf(-x)) : other_activation(function, x);
 }
 
 // Element `i` of a row after its rotation by a row of a rope table.

@@ -200,18 +200,24 @@ __device__ __forceinline__ void load_quad(const LinearArgs& a, const float* x, i
     }
 }
 
-// Stages rows of x for the kernels of many rows: eight rows of a part of a pair are 1,024 bytes. A warp for each row.
+// Stages rows of x for the kernels of many rows: eight rows of a part of a pair are 1,024 bytes. A block of eight warps for
+// each row.
 extern "C" __global__ void __launch_bounds__(256) stage_rows(const __grid_constant__ LinearArgs a) {
+    __shared__ float squares[SUB_SUMS];
     begin();
-    int row = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
-    if (row >= (a.rows + 7) / 8 * 8) return;
+    int row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     Staged x = {a.staged, 128, XP * 1024, 1024};
     u8* at = x.base + (long long)(row / 8) * a.pairs * x.pair_stride + row % 8 * 128;
     const float* from = a.x + (long long)row * a.k;
     bool valid = row < a.rows;
-    float inverse = a.norm && valid ? inverse_rms(from, a.k, a.eps, lane) : 1.0f;
+    if (a.norm && valid) {
+        float sum = warp_sum(sub_sum(from, a.k, warp, lane));
+        if (lane == 0) squares[warp] = sum;
+        __syncthreads();
+    }
+    float inverse = a.norm && valid ? inverse_of(squares, a.k, a.eps) : 1.0f;
 #pragma unroll 4
-    for (int quad = lane; quad < a.pairs * 16; quad += WARP) {
+    for (int quad = threadIdx.x; quad < a.pairs * 16; quad += 256) {
         float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         if (valid) load_quad(a, from, quad, inverse, v);
         x.put(at, row, quad, v);
@@ -246,6 +252,13 @@ __device__ __forceinline__ void finish(const LinearArgs& a, int segment, int out
     s.out[at] = y;
 }
 
+__device__ __noinline__ void finish_quad(const LinearArgs& a, int segment, int output, int row, float4 y, float4 up) {
+    finish(a, segment, output, row, y.x, up.x);
+    finish(a, segment, output + 1, row, y.y, up.y);
+    finish(a, segment, output + 2, row, y.z, up.z);
+    finish(a, segment, output + 3, row, y.w, up.w);
+}
+
 // Where the codes and scales of a tile are.
 struct Weights {
     const u8* codes;
@@ -264,8 +277,6 @@ struct Weights {
     }
 };
 
-// Pairs of blocks that a warp of `linear_few` loads ahead, as `ring_depth` in Rust has them.
-constexpr int DEPTH = FORMAT <= W8_GROUPS ? 4 : FORMAT <= W_F16 ? 3 : 2;
 constexpr int PAIR_BYTES = CODE_BYTES + SCALE_BYTES;
 
 __device__ __forceinline__ Place few_place(const LinearArgs& a, int work, int side) {
@@ -274,9 +285,15 @@ __device__ __forceinline__ Place few_place(const LinearArgs& a, int work, int si
     return place;
 }
 
+// Not inlined: a warp needs it once for each tile.
+__device__ __noinline__ Weights few_weights(const LinearArgs& a, int work, int side) {
+    return Weights(a, few_place(a, work, side));
+}
+
 // The pairs of blocks of a warp's range in all of its tiles, one after the other, copied to a ring of the warp's own.
 template <int SIDES>
 struct PairStream {
+    static constexpr int DEPTH = (FORMAT == W4 ? 8 : FORMAT <= W8_GROUPS ? 4 : FORMAT <= W_F16 ? 3 : 2) / (FORMAT <= W8_GROUPS ? SIDES : 1);
     const u8* codes[SIDES];
     const u8* scales[SIDES];
     u32 ring;
@@ -286,7 +303,7 @@ struct PairStream {
     __device__ __forceinline__ void begin_tile(const LinearArgs& a, int first, int lane) {
 #pragma unroll
         for (int m = 0; m < SIDES; m++) {
-            Weights weights(a, few_place(a, work, m));
+            Weights weights = few_weights(a, work, m);
             codes[m] = weights.codes + (long long)first * CODE_BYTES + lane * 16;
             scales[m] = weights.scales + (long long)first * SCALE_BYTES + lane * 16;
         }
@@ -364,6 +381,7 @@ struct RowInRegisters {
 template <int SIDES>
 __device__ __forceinline__ void few_rows(const LinearArgs& a) {
     extern __shared__ __align__(128) float few_shared[];
+    constexpr int DEPTH = PairStream<SIDES>::DEPTH;
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int rows = a.rows, each = SIDES * 16 * rows;
     float* squares = few_shared;
@@ -576,19 +594,20 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_several(const __grid
     }
 }
 
-// Stages of the ring of `linear_many`, as `ring_stages` in Rust has them.
-constexpr int STAGES = XP == 1 ? 4 : XP == 2 ? 3 : 2;
+// Stages of the ring of `linear_many` and pairs of blocks of a stage, as `ring_pairs` in Rust has them.
+constexpr int GROUP = XP == 1 ? 2 : 1, STAGES = XP == 3 ? 2 : 3;
 constexpr int MANY_TILES = 8, MANY_ROWS = 128;
 constexpr int X_BYTES = MANY_ROWS * 128 * XP;
-constexpr int STAGE_BYTES = X_BYTES + MANY_TILES * (CODE_BYTES + SCALE_BYTES);
+constexpr int STAGED_PAIR_BYTES = X_BYTES + MANY_TILES * (CODE_BYTES + SCALE_BYTES);
 
 // Staged rows, 128 for each block in x, and eight tiles of outputs for each block in y: neighbours, or gates and what they
-// gate in turn. Each of the eight warps has two of the tiles and 64 rows. Shared memory: a ring of stages, each a pair of
+// gate in turn. Each of the eight warps has two of the tiles and 64 rows. Shared memory: a ring of stages, each some pairs of
 // blocks of the rows, the codes and the scales.
 extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(128) u8 ring[];
     __shared__ const u8* bases[MANY_TILES][2];
-    constexpr int NT = 8;
+    // Fragments of x are loaded for LOT times eight rows, while those before them are multiplied.
+    constexpr int NT = 8, LOT = XP == 1 ? 4 : 2, LOTS = 2 * NT / LOT;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
     auto place_at = [&](int i) {
@@ -597,7 +616,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     };
     // Tiles and rows that are not there are loaded as others, and their results are not stored.
     if (threadIdx.x < MANY_TILES) {
-        Place place = place_at(min((int)threadIdx.x, a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0));
+        int last = a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0;
+        Place place = place_at(min((int)threadIdx.x, last));
         const Segment& s = a.segments[place.segment];
         long long pair = (long long)place.tile * a.pairs;
         bases[threadIdx.x][0] = s.codes + pair * CODE_BYTES;
@@ -614,8 +634,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
         int chunk = i * 256 + threadIdx.x;
         offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
     }
-    auto load_stage = [&](int pair) {
-        u8* to = ring + pair % STAGES * STAGE_BYTES;
+    auto load_pair = [&](int pair, u8* to) {
         const u8* rows = x + (long long)pair * (XP * 1024);
 #pragma unroll
         for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * 256 + threadIdx.x) * 16, rows + offsets[i]);
@@ -633,91 +652,129 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
             copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
         }
     };
+    int groups = (a.pairs + GROUP - 1) / GROUP;
+    auto load_stage = [&](int group) {
+        if (group < groups) {
+            u8* to = ring + group % STAGES * (GROUP * STAGED_PAIR_BYTES);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (group * GROUP + i < a.pairs) load_pair(group * GROUP + i, to + i * STAGED_PAIR_BYTES);
+            }
+        }
+        commit_copies();
+    };
     float acc[2][NT][4], total[2][NT][4];
 #pragma unroll
     for (int i = 0; i < 2 * NT * 4; i++) (&acc[0][0][0])[i] = (&total[0][0][0])[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) {
-        if (i < a.pairs) load_stage(i);
-        commit_copies();
-    }
-    int tile0 = warp % 4 * 2, first_row = warp / 4 * 64 + g, left = a.pairs_per_range;
-    for (int pair = 0; pair < a.pairs; pair++) {
+    for (int i = 0; i < STAGES - 1; i++) load_stage(i);
+    int tile0 = warp % 4 * 2, left = a.pairs_per_range;
+    // Where this lane's fragments of the first eight rows are in a pair.
+    int mine = warp / 4 * 8 * (XP * 1024) + g * 128;
+    for (int group = 0; group < groups; group++) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
-        if (pair + STAGES - 1 < a.pairs) load_stage(pair + STAGES - 1);
-        commit_copies();
-        const u8* stage = ring + pair % STAGES * STAGE_BYTES;
-        Slot slots[2];
+        load_stage(group + STAGES - 1);
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const u8* codes = stage + X_BYTES + (tile0 + m) * CODE_BYTES + lane * CODE_WORDS * 4;
-            const u8* scales = stage + X_BYTES + MANY_TILES * CODE_BYTES + (tile0 + m) * SCALE_BYTES;
-            slots[m].load(codes, scales + g * scale_bytes(FORMAT));
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            u32 w[2][2][WP][4];
+        for (int in = 0; in < GROUP; in++) {
+            if (group * GROUP + in >= a.pairs) break;
+            const u8* pair = ring + group % STAGES * (GROUP * STAGED_PAIR_BYTES) + in * STAGED_PAIR_BYTES;
+            Slot slots[2];
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-#pragma unroll
-                for (int s = 0; s < 2; s++) fragment(slots[m], 2 * h + s, w[m][s]);
+                const u8* codes = pair + X_BYTES + (tile0 + m) * CODE_BYTES + lane * CODE_WORDS * 4;
+                const u8* scales = pair + X_BYTES + MANY_TILES * CODE_BYTES + (tile0 + m) * SCALE_BYTES;
+                slots[m].load(codes, scales + g * scale_bytes(FORMAT));
             }
-            // Four rows of fragments at a time: a sum is used again after eight products.
-            constexpr int LOT = XP == 1 ? 4 : 2;
+            uint4 parts[2][LOT][XP];
+            auto load_lot = [&](int l) {
+                int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
+                const u8* from = pair + mine + i0 * (XP * 1024) + half_of_pair(g, t, h);
 #pragma unroll
-            for (int i0 = 0; i0 < NT; i0 += LOT) {
-                uint4 parts[LOT][XP];
+                for (int i = 0; i < LOT * XP; i++) parts[l % 2][i / XP][i % XP] = *(const uint4*)(from + i * 1024);
+            };
+            u32 w[2][2][2][WP][4];
+            auto load_weights = [&](int h) {
 #pragma unroll
-                for (int i = 0; i < LOT; i++) {
-                    int row = first_row + (i0 + i) * 8;
-                    const u8* from = stage + row / 8 * (XP * 1024) + row % 8 * 128 + half_of_pair(row, t, h);
+                for (int i = 0; i < 4; i++) fragment(slots[i / 2], 2 * h + i % 2, w[h][i / 2][i % 2]);
+            };
+            load_lot(0);
+            load_weights(0);
 #pragma unroll
-                    for (int p = 0; p < XP; p++) parts[i][p] = *(const uint4*)(from + p * 1024);
-                }
+            for (int l = 0; l < LOTS; l++) {
+                int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
+                if (l + 1 < LOTS) load_lot(l + 1);
+                if (l + 1 == LOTS / 2) load_weights(1);
 #pragma unroll
                 for (int s = 0; s < 2; s++) {
 #pragma unroll
-                    for (int i = 0; i < LOT; i++) {
+                    for (int i = 0; i < LOT * 2; i++) add_step(acc[i % 2][i0 + i / 2], w[h][i % 2][s], parts[l % 2][i / 2], s);
+                }
+            }
+            if (--left == 0 || group * GROUP + in + 1 == a.pairs) {
+                left = a.pairs_per_range;
 #pragma unroll
-                        for (int m = 0; m < 2; m++) add_step(acc[m][i0 + i], w[m][s], parts[i], s);
-                    }
+                for (int i = 0; i < 2 * NT * 4; i++) {
+                    (&total[0][0][0])[i] += (&acc[0][0][0])[i];
+                    (&acc[0][0][0])[i] = 0.0f;
                 }
             }
         }
-        if (--left == 0 || pair + 1 == a.pairs) {
-            left = a.pairs_per_range;
-#pragma unroll
-            for (int i = 0; i < 2 * NT * 4; i++) {
-                (&total[0][0][0])[i] += (&acc[0][0][0])[i];
-                (&acc[0][0][0])[i] = 0.0f;
-            }
-        }
     }
-    // The sums of the block: [rows][outputs], outputs next to each other in memory as they are in the result.
+    // The sums of the block: [rows][outputs], outputs next to each other as they are in the result.
     constexpr int OUTPUTS = MANY_TILES * 16, STRIDE = OUTPUTS + 4;
     float* sums = (float*)ring;
     wait_for_copies<0>();
     __syncthreads();
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int i = 0; i < NT; i++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int row = warp / 4 * 64 + i * 8 + 2 * t + e % 2;
-                sums[row * STRIDE + (tile0 + m) * 16 + g + e / 2 * 8] = total[m][i][e];
-            }
-        }
+    for (int i = 0; i < 2 * NT * 4; i++) {
+        int m = i / 4 % 2, n = i / 8, e = i % 4, row = warp / 4 * 64 + n * 8 + 2 * t + e % 2;
+        sums[row * STRIDE + (tile0 + m) * 16 + g + e / 2 * 8] = total[m][n][e];
     }
     __syncthreads();
-#pragma unroll 2
-    for (int e = threadIdx.x; e < MANY_ROWS * OUTPUTS; e += 256) {
-        int tile = e % OUTPUTS / 16, row = e / OUTPUTS;
-        int unit = unit0 + (a.gated ? tile / 2 : tile);
-        if (unit >= a.tiles || row0 + row >= a.rows || (a.gated && tile % 2 == 1)) continue;
-        const float* sum = sums + row * STRIDE + e % OUTPUTS;
-        Place place = place_at(tile);
-        finish(a, place.segment, place.tile * 16 + e % 16, row0 + row, sum[0], a.gated ? sum[16] : 0.0f);
+    // Four outputs for each thread, of every eighth row.
+    int quad = threadIdx.x % WARP, tile = quad / 4, unit = unit0 + (a.gated ? tile / 2 : tile);
+    if (unit >= a.tiles || (a.gated && tile % 2 == 1)) return;
+    Place place = place_at(tile);
+    const Segment& segment = a.segments[place.segment];
+    int output = place.tile * 16 + quad % 4 * 4;
+    bool plain = !segment.bias && !a.gated && a.activation == ACT_NONE;
+    bool vector = segment.n % 4 == 0 && output < segment.n && (plain || (a.gated && !segment.bias && !a.segments[1].bias));
+    constexpr int AHEAD = 4;
+    for (int i0 = 0; i0 < MANY_ROWS / 8; i0 += AHEAD) {
+        float4 y[AHEAD], up[AHEAD], residual[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = warp + (i0 + i) * 8;
+            const float* sum = sums + row * STRIDE + quad * 4;
+            y[i] = *(const float4*)sum;
+            up[i] = residual[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (a.gated) up[i] = *(const float4*)(sum + 16);
+            if (vector && a.residual && row0 + row < a.rows) {
+                residual[i] = *(const float4*)(a.residual + (long long)(row0 + row) * segment.n + output);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = row0 + warp + (i0 + i) * 8;
+            if (row >= a.rows) continue;
+            if (!vector) {
+                finish_quad(a, place.segment, output, row, y[i], up[i]);
+                continue;
+            }
+            if (a.gated) {
+                y[i].x = activate(a.activation, y[i].x) * up[i].x;
+                y[i].y = activate(a.activation, y[i].y) * up[i].y;
+                y[i].z = activate(a.activation, y[i].z) * up[i].z;
+                y[i].w = activate(a.activation, y[i].w) * up[i].w;
+            }
+            if (a.residual) {
+                y[i].x = residual[i].x + y[i].x;
+                y[i].y = residual[i].y + y[i].y;
+                y[i].z = residual[i].z + y[i].z;
+                y[i].w = residual[i].w + y[i].w;
+            }
+            *(float4*)(segment.out + (long long)row * segment.n + output) = y[i];
+        }
     }
 }
