@@ -31,8 +31,6 @@ pub(crate) struct LinearArgs {
     pub(crate) gated: u32,
     pub(crate) eps: f32,
     pub(crate) tiles: u32,
-    pub(crate) sides: u32,
-    pub(crate) unused: u32,
 }
 
 #[repr(C)]

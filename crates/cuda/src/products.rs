@@ -5,7 +5,7 @@ use crate::calls::{CallMaker, activation_code};
 use crate::compile::Unit;
 use crate::fusion::Group;
 use crate::launch::Launch;
-use crate::weights::{DeviceFormat, PackedShape, PackedWeight};
+use crate::weights::{PackedShape, PackedWeight};
 use backend::BackendError;
 use bytemuck::Zeroable;
 use graph::ops::Op;
@@ -13,12 +13,7 @@ use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, Node};
 
 /// The most ranges that the columns of a product are divided into.
-fn tune(i: usize, d: usize) -> usize {
-    std::env::var("KVARK_TUNE")
-        .ok()
-        .and_then(|t| t.split(',').nth(i).and_then(|x| x.parse().ok()))
-        .unwrap_or(d)
-}
+const MAX_RANGES: usize = 8;
 /// The most rows of the kernel for few rows, and of the one for several.
 const FEW: usize = 8;
 const SEVERAL: usize = 64;
@@ -27,7 +22,7 @@ const SEVERAL_ROWS: usize = 32;
 const MANY_ROWS: usize = 128;
 const MANY_TILES: u32 = 8;
 /// Warps of products of few rows that a multiprocessor runs at once.
-
+const RESIDENT_WARPS: u32 = 16;
 /// Sums of squares that a row's norm is made of, as `SUB_SUMS` in the kernels.
 const SUB_SUMS: usize = 8;
 
@@ -43,29 +38,16 @@ enum Variant {
 
 /// The division of a product's columns, which follows from the weight alone.
 fn ranges(shape: &PackedShape) -> (usize, usize) {
-    let each = shape.pairs().div_ceil(tune(0, 16)).max(1);
+    let each = shape.pairs().div_ceil(MAX_RANGES).max(1);
     (shape.pairs().div_ceil(each).max(1), each)
 }
 
-/// Bytes of the ring of a warp of few rows, as `DEPTH` in the kernels has it.
-fn ring_bytes(format: DeviceFormat, sides: usize) -> usize {
-    let (codes, scales) = format.tile_bytes();
-    let pairs = match format {
-        DeviceFormat::W4 => 8,
-        DeviceFormat::W8 | DeviceFormat::W8Groups => 4,
-        DeviceFormat::Bf16 | DeviceFormat::F16 => 3 * sides,
-        DeviceFormat::F32 => 2 * sides,
-    };
-    pairs * (codes + scales)
-}
-
 impl Variant {
-    fn new(rows: usize, shape: &PackedShape, sides: usize, shared_memory: usize) -> Variant {
+    fn new(rows: usize, shape: &PackedShape, gates: usize, shared_memory: usize) -> Variant {
         let (ranges, _) = ranges(shape);
         let row = shape.pairs() * shape.format.x_parts() * 128;
         let (codes, scales) = shape.format.tile_bytes();
-        let ring = ranges * ring_bytes(shape.format, sides);
-        let few = (FEW * SUB_SUMS + 2 * sides * ranges * 16 * rows) * 4 + ring + rows * row;
+        let few = (FEW * SUB_SUMS + 2 * gates * ranges * 16 * rows) * 4 + rows * row;
         if rows <= FEW && few <= shared_memory {
             return Variant::Few(few);
         }
@@ -164,29 +146,14 @@ impl CallMaker<'_> {
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
         let multiprocessors = self.device.facts.multiprocessors;
-        // Blocks of few rows compute one or two tiles at a time, so that the last of them leave few multiprocessors idle.
-        let waste = |works: u32| {
-            let rounds = works.div_ceil(multiprocessors);
-            1.0 - works as f64 / (rounds * multiprocessors) as f64
-        };
-        let sides = match gates == 2 || waste(tiles.div_ceil(2)) <= waste(tiles) {
-            true if gates == 2 || tiles > multiprocessors => 2,
-            _ => 1,
-        };
-        a.sides = sides as u32;
-        let variant = Variant::new(rows, &shape, sides, self.device.facts.shared_memory);
+        let variant = Variant::new(rows, &shape, gates, self.device.facts.shared_memory);
         if let Variant::Few(shared) = variant {
-            // As many blocks as run at once.
-            let warps = ranges as u32;
-            let at_once = multiprocessors * (tune(1, 16) as u32 / warps).max(1);
-            let works = tiles.div_ceil(if gates == 2 { 1 } else { a.sides });
-            let kernel = if sides == 2 {
-                "linear_few_two"
-            } else {
-                "linear_few"
-            };
-            let function = self.device.function(unit, kernel)?;
-            let grid = [works.min(at_once), 1];
+            // As many blocks as run at once, each with as many tiles as the others.
+            let warps = (gates * ranges) as u32;
+            let at_once = multiprocessors * (RESIDENT_WARPS / warps).max(1);
+            let each = tiles.div_ceil(at_once).clamp(1, tiles.max(1));
+            let function = self.device.function(unit, "linear_few")?;
+            let grid = [tiles.div_ceil(each), 1];
             let launch = Launch::new(function, grid, warps * 32, shared as u32, &a);
             return Ok(vec![launch]);
         }

@@ -268,6 +268,8 @@ template <int MT>
 __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& kv, const ClassPlan& plan, const Item& item,
                                             AttendShared& s, uint4* q, uint4* p, int kv_head, int lot, bool looked, u32 known) {
     constexpr bool ONE = MT == 1;
+    // Units of 16 values and tiles that a warp computes.
+    constexpr int UP = ONE ? 1 : 2, MP = ONE ? 1 : 2;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int first_head = kv_head * a.group + lot * a.lot, count = min(a.lot, a.group - lot * a.lot);
     const Run* runs = (const Run*)(a.step + plan.runs) + item.first_run;
@@ -309,11 +311,15 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
     bool half_values = kv.value_storage == KV_F16 && a.value_dim % 4 == 0;
     // More than eight units of values are further passes.
     for (int unit0 = 0; unit0 < units; unit0 += WARPS) {
-        int unit = unit0 + warp, d = unit * 16 + 4 * t;
-        float total[2][MT][4];
+        // A warp's first unit and its first tile.
+        int unit = unit0 + (ONE ? warp : warp / 2 * 2), d = unit * 16 + 4 * t, first_tile = ONE ? 0 : warp % 2 * 2;
+        float total[UP][2][MP][4];
 #pragma unroll
-        for (int i = 0; i < 2 * MT * 4; i++) (&total[0][0][0])[i] = 0.0f;
-        if (threadIdx.x < 16 * MT) s.top[threadIdx.x] = NEG_INF, s.norm[threadIdx.x] = 0.0f;
+        for (int i = 0; i < UP * 2 * MP * 4; i++) (&total[0][0][0][0])[i] = 0.0f;
+        if (threadIdx.x < 16 * MT) {
+            s.top[threadIdx.x] = NEG_INF;
+            s.norm[threadIdx.x] = s.old[threadIdx.x] = s.fresh[threadIdx.x] = 0.0f;
+        }
         __syncthreads();
         for (int start = item.begin / PART * PART; start < item.end; start += PART) {
             // Scores: 32 positions for each warp.
@@ -337,9 +343,9 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                     early[i / 2][i % 2] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
                 }
             }
-            float acc[4][MT][4];
-#pragma unroll
-            for (int i = 0; i < 4 * MT * 4; i++) (&acc[0][0][0])[i] = 0.0f;
+            // The scores of a tile lie where its weights will, each lane's at its own place.
+            uint4* own = p + warp * 2 * MT * 2 * WARP + lane;
+            constexpr int TILE_STRIDE = 2 * WARP, BLOCK_STRIDE = MT * 2 * WARP;
             if (mask != 0) {
                 const u8* rows[4];
 #pragma unroll
@@ -347,40 +353,66 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                     u32 at = __shfl_sync(FULL_MASK, cell, n * 8 + g);
                     rows[n] = at == NO_CELL ? nullptr : row_of(kv, false, at, kv_head, kv.key_row);
                 }
-                // Keys of f16 are loaded for several steps at once.
                 auto add_scores = [&](auto half) {
                     constexpr bool PLAIN = decltype(half)::value;
-                    constexpr int AHEAD = PLAIN ? (ONE ? 4 : 2) : 1;
-                    for (int s0 = 0; s0 < steps; s0 += AHEAD) {
-                        uint2 keys[AHEAD][4], rest[4];
+                    // Keys of f16 are loaded for several steps at once, and kept for all tiles if these are all steps.
+                    constexpr int AHEAD = PLAIN ? (ONE ? 4 : 8) : 1;
+                    uint2 keys[AHEAD][4], rest[4];
+#pragma unroll 1
+                    for (int m = 0; m < (ONE ? 1 : count); m++) {
+                        float acc[4][4];
 #pragma unroll
-                        for (int i = 0; i < AHEAD * 4; i++) {
-                            int at = (s0 + i / 4) * 16 + 4 * t;
-                            const u8* row = rows[i % 4];
-                            if (PLAIN) {
-                                bool there = row != nullptr && at < a.key_dim;
-                                keys[i / 4][i % 4] = there ? *(const uint2*)(row + 2 * at) : make_uint2(0, 0);
-                            } else {
-                                uint4 quad = row_quad(kv.key_storage, row, at, a.key_dim);
-                                keys[i / 4][i % 4] = make_uint2(quad.x, quad.y);
-                                rest[i % 4] = make_uint2(quad.z, quad.w);
+                        for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = 0.0f;
+#pragma unroll 1
+                        for (int s0 = 0; s0 < steps; s0 += AHEAD) {
+                            if (m == 0 || steps > AHEAD) {
+#pragma unroll
+                                for (int i = 0; i < AHEAD * 4; i++) {
+                                    int at = (s0 + i / 4) * 16 + 4 * t;
+                                    const u8* row = rows[i % 4];
+                                    if (PLAIN) {
+                                        bool there = row != nullptr && at < a.key_dim;
+                                        keys[i / 4][i % 4] = there ? *(const uint2*)(row + 2 * at) : make_uint2(0, 0);
+                                    } else {
+                                        uint4 quad = row_quad(kv.key_storage, row, at, a.key_dim);
+                                        keys[i / 4][i % 4] = make_uint2(quad.x, quad.y);
+                                        rest[i % 4] = make_uint2(quad.z, quad.w);
+                                    }
+                                }
                             }
-                        }
 #pragma unroll
-                        for (int i = 0; i < AHEAD; i++) {
-                            if (s0 + i >= steps) break;
-#pragma unroll
-                            for (int m = 0; m < MT; m++) {
-                                if (!ONE && m >= count) break;
+                            for (int i = 0; i < AHEAD; i++) {
+                                if (s0 + i >= steps) break;
                                 const uint4* from = q + ((s0 + i) * MT + m) * 2 * WARP + lane;
                                 uint4 high = from[0], low = from[WARP];
 #pragma unroll
-                                for (int n = 0; n < 4; n++) mma_f16(acc[n][m], (u32*)&high, keys[i][n].x, keys[i][n].y);
+                                for (int n = 0; n < 4; n++) mma_f16(acc[n], (u32*)&high, keys[i][n].x, keys[i][n].y);
 #pragma unroll
-                                for (int n = 0; n < 4; n++) mma_f16(acc[n][m], (u32*)&low, keys[i][n].x, keys[i][n].y);
+                                for (int n = 0; n < 4; n++) mma_f16(acc[n], (u32*)&low, keys[i][n].x, keys[i][n].y);
 #pragma unroll
-                                for (int n = 0; n < 4 && !PLAIN; n++) mma_f16(acc[n][m], (u32*)&high, rest[n].x, rest[n].y);
+                                for (int n = 0; n < 4 && !PLAIN; n++) mma_f16(acc[n], (u32*)&high, rest[n].x, rest[n].y);
                             }
+                        }
+                        float top[2] = {NEG_INF, NEG_INF};
+#pragma unroll
+                        for (int n = 0; n < 4; n++) {
+#pragma unroll
+                            for (int e = 0; e < 4; e++) {
+                                int in = n * 8 + 2 * t + e % 2, at = start + warp * WARP + in, side = e / 2;
+                                float score = acc[n][e] * a.scale;
+                                if (a.softcap > 0.0f) score = soft_capped(score, a.softcap);
+                                bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
+                                score = sees ? score : NEG_INF;
+                                acc[n][e] = score;
+                                top[side] = fmaxf(top[side], score);
+                            }
+                            own[n / 2 * BLOCK_STRIDE + m * TILE_STRIDE + n % 2 * WARP] = *(uint4*)acc[n];
+                        }
+#pragma unroll
+                        for (int side = 0; side < 2; side++) {
+                            top[side] = fmaxf(top[side], __shfl_xor_sync(FULL_MASK, top[side], 1));
+                            top[side] = fmaxf(top[side], __shfl_xor_sync(FULL_MASK, top[side], 2));
+                            if (t == 0) s.warp_top[warp][m * 16 + side * 8 + g] = top[side];
                         }
                     }
                 };
@@ -389,68 +421,47 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                 } else {
                     add_scores(Bool<false>());
                 }
-            }
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-#pragma unroll
-                for (int side = 0; side < 2; side++) {
-                    float top = NEG_INF;
-#pragma unroll
-                    for (int n = 0; n < 4; n++) {
-#pragma unroll
-                        for (int e = 0; e < 2; e++) {
-                            int in = n * 8 + 2 * t + e, at = start + warp * WARP + in;
-                            float score = acc[n][m][side * 2 + e] * a.scale;
-                            if (a.softcap > 0.0f) score = soft_capped(score, a.softcap);
-                            bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
-                            score = sees ? score : NEG_INF;
-                            acc[n][m][side * 2 + e] = score;
-                            top = fmaxf(top, score);
-                        }
-                    }
-                    top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, 1));
-                    top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, 2));
-                    if (t == 0) s.warp_top[warp][m * 16 + side * 8 + g] = top;
-                }
+            } else {
+                for (int i = lane; i < 16 * MT; i += WARP) s.warp_top[warp][i] = NEG_INF, s.warp_norm[warp][i] = 0.0f;
             }
             __syncthreads();
             // Weights of the positions, as fragments for the product with the values.
+            if (mask != 0) {
+#pragma unroll 1
+                for (int m = 0; m < (ONE ? 1 : count); m++) {
+                    uint4 scores[4];
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
+                    for (int n = 0; n < 4; n++) scores[n] = own[n / 2 * BLOCK_STRIDE + m * TILE_STRIDE + n % 2 * WARP];
+                    float* score = (float*)scores;
 #pragma unroll
-                for (int side = 0; side < 2; side++) {
-                    int row = m * 16 + side * 8 + g;
-                    float top = s.warp_top[0][row], sum = 0.0f;
+                    for (int side = 0; side < 2; side++) {
+                        int row = m * 16 + side * 8 + g;
+                        float top = s.warp_top[0][row], sum = 0.0f;
 #pragma unroll
-                    for (int w = 1; w < WARPS; w++) top = fmaxf(top, s.warp_top[w][row]);
+                        for (int w = 1; w < WARPS; w++) top = fmaxf(top, s.warp_top[w][row]);
 #pragma unroll
-                    for (int n = 0; n < 4; n++) {
-#pragma unroll
-                        for (int e = 0; e < 2; e++) {
-                            float score = acc[n][m][side * 2 + e];
-                            float weight = top == NEG_INF ? 0.0f : exponential(score - top);
-                            acc[n][m][side * 2 + e] = weight;
-                            sum += weight;
+                        for (int i = 0; i < 8; i++) {
+                            int at = i / 2 * 4 + side * 2 + i % 2;
+                            score[at] = top == NEG_INF ? 0.0f : exponential(score[at] - top);
+                            sum += score[at];
                         }
+                        sum += __shfl_xor_sync(FULL_MASK, sum, 1);
+                        sum += __shfl_xor_sync(FULL_MASK, sum, 2);
+                        if (t == 0) s.warp_norm[warp][row] = sum;
                     }
-                    sum += __shfl_xor_sync(FULL_MASK, sum, 1);
-                    sum += __shfl_xor_sync(FULL_MASK, sum, 2);
-                    if (t == 0) s.warp_norm[warp][row] = sum;
-                }
-                if (mask != 0) {
 #pragma unroll
                     for (int b = 0; b < 2; b++) {
                         uint2 high[2], low[2];
-                        split_f16(acc[2 * b][m], &high[0], &low[0]);
-                        split_f16(acc[2 * b + 1][m], &high[1], &low[1]);
-                        uint4* to = p + ((warp * 2 + b) * MT + m) * 2 * WARP + lane;
+                        split_f16(score + b * 8, &high[0], &low[0]);
+                        split_f16(score + b * 8 + 4, &high[1], &low[1]);
+                        uint4* to = own + b * BLOCK_STRIDE + m * TILE_STRIDE;
                         to[0] = make_uint4(high[0].x, high[0].y, high[1].x, high[1].y);
                         to[WARP] = make_uint4(low[0].x, low[0].y, low[1].x, low[1].y);
                     }
                 }
             }
             __syncthreads();
-            if (threadIdx.x < 16 * MT) {
+            if (threadIdx.x < 16 * (ONE ? 1 : count)) {
                 int row = threadIdx.x;
                 float top = NEG_INF, sum = 0.0f;
                 for (int w = 0; w < WARPS; w++) {
@@ -460,56 +471,66 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                 merge(&s.top[row], &s.norm[row], top, sum, &s.old[row], &s.fresh[row]);
             }
             // Values: 16 elements for each warp.
-            float part[2][MT][4];
+            float part[UP][2][MP][4];
 #pragma unroll
-            for (int i = 0; i < 2 * MT * 4; i++) (&part[0][0][0])[i] = 0.0f;
-            if (unit < units) {
+            for (int i = 0; i < UP * 2 * MP * 4; i++) (&part[0][0][0][0])[i] = 0.0f;
+            if (unit < units && (ONE || first_tile < count)) {
                 auto add_values = [&](auto half) {
                     constexpr bool PLAIN = decltype(half)::value;
                     constexpr int AHEAD = PLAIN ? 4 : 1;
+#pragma unroll 1
                     for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
                         // Weights of positions that are not seen are zero: they add nothing.
                         if (PLAIN ? s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0
                                   : (s.seen[b0 / 2] >> b0 % 2 * 16 & 0xffff) == 0) {
                             continue;
                         }
-                        uint2 values[AHEAD][2], rest[2];
+                        uint2 values[AHEAD][UP][2], rest[UP][2];
 #pragma unroll
                         for (int i = 0; i < AHEAD * 2; i++) {
                             u32 at = s.cells[b0 * 16 + i * 8 + g];
                             const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
-                            if (PLAIN) {
-                                bool there = at != NO_CELL && d < a.value_dim;
-                                values[i / 2][i % 2] = ONE && b0 == 0 ? early[i / 2][i % 2]
-                                                       : there        ? *(const uint2*)(row + 2 * d)
-                                                                      : make_uint2(0, 0);
-                            } else {
-                                uint4 quad = row_quad(kv.value_storage, at == NO_CELL ? nullptr : row, d, a.value_dim);
-                                values[i / 2][i % 2] = make_uint2(quad.x, quad.y);
-                                rest[i % 2] = make_uint2(quad.z, quad.w);
+#pragma unroll
+                            for (int u = 0; u < UP; u++) {
+                                int e = d + u * 16;
+                                if (PLAIN) {
+                                    bool there = at != NO_CELL && e < a.value_dim;
+                                    values[i / 2][u][i % 2] = ONE && b0 == 0 ? early[i / 2][i % 2]
+                                                              : there        ? *(const uint2*)(row + 2 * e)
+                                                                             : make_uint2(0, 0);
+                                } else {
+                                    uint4 quad = row_quad(kv.value_storage, at == NO_CELL ? nullptr : row, e, a.value_dim);
+                                    values[i / 2][u][i % 2] = make_uint2(quad.x, quad.y);
+                                    rest[u][i % 2] = make_uint2(quad.z, quad.w);
+                                }
                             }
                         }
 #pragma unroll
                         for (int i = 0; i < AHEAD; i++) {
                             if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
-                            u32 v[2][2] = {{transposed(values[i][0].x), transposed(values[i][1].x)},
-                                           {transposed(values[i][0].y), transposed(values[i][1].y)}};
-                            u32 r[2][2];
-                            if (!PLAIN) {
-                                r[0][0] = transposed(rest[0].x), r[0][1] = transposed(rest[1].x);
-                                r[1][0] = transposed(rest[0].y), r[1][1] = transposed(rest[1].y);
+                            uint4 high[MP], low[MP];
+#pragma unroll
+                            for (int m = 0; m < MP; m++) {
+                                const uint4* from = p + ((b0 + i) * MT + first_tile + m) * 2 * WARP + lane;
+                                high[m] = from[0], low[m] = from[WARP];
                             }
 #pragma unroll
-                            for (int m = 0; m < MT; m++) {
-                                if (!ONE && m >= count) break;
-                                const uint4* from = p + ((b0 + i) * MT + m) * 2 * WARP + lane;
-                                uint4 high = from[0], low = from[WARP];
+                            for (int u = 0; u < UP; u++) {
 #pragma unroll
-                                for (int n = 0; n < 2; n++) mma_f16(part[n][m], (u32*)&high, v[n][0], v[n][1]);
+                                for (int n = 0; n < 2; n++) {
+                                    uint2* v = values[i][u];
+                                    u32 v0 = transposed(n ? v[0].y : v[0].x), v1 = transposed(n ? v[1].y : v[1].x);
 #pragma unroll
-                                for (int n = 0; n < 2; n++) mma_f16(part[n][m], (u32*)&low, v[n][0], v[n][1]);
+                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], v0, v1);
 #pragma unroll
-                                for (int n = 0; n < 2 && !PLAIN; n++) mma_f16(part[n][m], (u32*)&high, r[n][0], r[n][1]);
+                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&low[m], v0, v1);
+                                    if (!PLAIN) {
+                                        uint2* r = rest[u];
+                                        u32 r0 = transposed(n ? r[0].y : r[0].x), r1 = transposed(n ? r[1].y : r[1].x);
+#pragma unroll
+                                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], r0, r1);
+                                    }
+                                }
                             }
                         }
                     }
@@ -522,34 +543,32 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             }
             __syncthreads();
 #pragma unroll
-            for (int i = 0; i < 2 * MT * 4; i++) {
-                int m = i / 4 % MT, row = m * 16 + i / 2 % 2 * 8 + g;
-                float* to = &(&total[0][0][0])[i];
-                *to = fmaf((&part[0][0][0])[i], s.fresh[row], *to * s.old[row]);
+            for (int i = 0; i < UP * 2 * MP * 4; i++) {
+                int row = (first_tile + i / 4 % MP) * 16 + i / 2 % 2 * 8 + g;
+                float* to = &(&total[0][0][0][0])[i];
+                *to = fmaf((&part[0][0][0][0])[i], s.fresh[row], *to * s.old[row]);
             }
         }
         // The state of a part, or the result.
         int each = a.value_dim + 2;
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
+        for (int i = 0; i < MP * 2; i++) {
+            int m = first_tile + i / 2, side = i % 2, row = side * 8 + g;
+            if (!row_exists(m, row) || unit >= units) continue;
+            float norm = s.norm[m * 16 + row], inverse = norm > 0.0f ? __frcp_rn(norm) : 0.0f;
+            int slot = item.slot + (item.part & 0xffff) * queries + (ONE ? 0 : row);
+            float* parts = a.partial + ((long long)slot * a.heads + first_head + (ONE ? row : m)) * each;
+            float* out = a.out + element(m, row) * a.value_dim;
+            if (item.slot >= 0 && unit == 0 && t == 0) parts[0] = s.top[m * 16 + row], parts[1] = norm;
 #pragma unroll
-            for (int side = 0; side < 2; side++) {
-                int row = side * 8 + g;
-                if (!row_exists(m, row) || unit >= units) continue;
-                float norm = s.norm[m * 16 + row], inverse = norm > 0.0f ? __frcp_rn(norm) : 0.0f;
-                int slot = item.slot + (item.part & 0xffff) * queries + (ONE ? 0 : row);
-                float* parts = a.partial + ((long long)slot * a.heads + first_head + (ONE ? row : m)) * each;
-                float* out = a.out + element(m, row) * a.value_dim;
-                if (item.slot >= 0 && unit0 == 0 && warp == 0 && t == 0) parts[0] = s.top[m * 16 + row], parts[1] = norm;
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    if (d + e >= a.value_dim) break;
-                    float x = total[e / 2][m][side * 2 + e % 2];
-                    if (item.slot >= 0) {
-                        parts[2 + d + e] = x;
-                    } else {
-                        out[d + e] = x * inverse;
-                    }
+            for (int e = 0; e < UP * 4; e++) {
+                int at = d + e / 4 * 16 + e % 4;
+                if (at >= a.value_dim) continue;
+                float x = total[e / 4][e % 4 / 2][i / 2][side * 2 + e % 2];
+                if (item.slot >= 0) {
+                    parts[2 + at] = x;
+                } else {
+                    out[at] = x * inverse;
                 }
             }
         }
@@ -595,9 +614,10 @@ __device__ __forceinline__ void attend_all(const AttendArgs& a) {
     const Item* items = (const Item*)(a.step + plan.items);
     int columns = a.kv_heads * a.lots, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     uint4* weights = fragments + (a.key_dim + 15) / 16 * MT * 2 * WARP;
+    int works = (int)plan.item_count * columns;
     // The plan is older than the step's first kernel: only what other kernels compute is waited for.
     bool waited = false;
-    for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
+    for (int work = blockIdx.x; work < works; work += gridDim.x) {
         const Item item = items[work / columns];
         if ((item.queries > 1) != (MT > 1)) continue;
         int kv_head = work % columns / a.lots, lot = work % a.lots;
@@ -637,7 +657,7 @@ __device__ __forceinline__ void attend_all(const AttendArgs& a) {
 extern "C" __global__ void __launch_bounds__(256, 2) attend_few(const __grid_constant__ AttendArgs a) { attend_all<1>(a); }
 
 // Items with several queries.
-extern "C" __global__ void __launch_bounds__(256, 2) attend_many(const __grid_constant__ AttendArgs a) { attend_all<4>(a); }
+extern "C" __global__ void __launch_bounds__(256, 1) attend_many(const __grid_constant__ AttendArgs a) { attend_all<4>(a); }
 
 struct CopyArgs {
     u8* to;

@@ -37,8 +37,6 @@ struct LinearArgs {
     float eps;
     // Tiles of all segments, or of one if they are gated.
     int tiles;
-    // Tiles that a block of `linear_few` computes at once: one or two, or a gate and what it gates.
-    int sides, unused;
 };
 
 constexpr int FORMAT = LINEAR_FORMAT;
@@ -277,61 +275,8 @@ struct Weights {
     }
 };
 
-constexpr int PAIR_BYTES = CODE_BYTES + SCALE_BYTES;
-
-__device__ __forceinline__ Place few_place(const LinearArgs& a, int work, int side) {
-    Place place = {side, work};
-    if (!a.gated) place = place_of(a, min(work * a.sides + side, a.tiles - 1));
-    return place;
-}
-
-// Not inlined: a warp needs it once for each tile.
-__device__ __noinline__ Weights few_weights(const LinearArgs& a, int work, int side) {
-    return Weights(a, few_place(a, work, side));
-}
-
-// The pairs of blocks of a warp's range in all of its tiles, one after the other, copied to a ring of the warp's own.
-template <int SIDES>
-struct PairStream {
-    static constexpr int DEPTH = (FORMAT == W4 ? 8 : FORMAT <= W8_GROUPS ? 4 : FORMAT <= W_F16 ? 3 : 2) / (FORMAT <= W8_GROUPS ? SIDES : 1);
-    const u8* codes[SIDES];
-    const u8* scales[SIDES];
-    u32 ring;
-    // Pairs that are left of the tile and of all, the place in the ring, and the next tile.
-    int in_tile, left, at, work;
-
-    __device__ __forceinline__ void begin_tile(const LinearArgs& a, int first, int lane) {
-#pragma unroll
-        for (int m = 0; m < SIDES; m++) {
-            Weights weights = few_weights(a, work, m);
-            codes[m] = weights.codes + (long long)first * CODE_BYTES + lane * 16;
-            scales[m] = weights.scales + (long long)first * SCALE_BYTES + lane * 16;
-        }
-    }
-
-    // Copies the next pair, if there is one, to the place that was read longest ago.
-    __device__ __forceinline__ void copy_next(const LinearArgs& a, int first, int last, int lane) {
-        if (left > 0) {
-            u32 to = ring + at * (SIDES * PAIR_BYTES) + lane * 16;
-#pragma unroll
-            for (int m = 0; m < SIDES; m++) {
-#pragma unroll
-                for (int i = 0; i < CODE_BYTES / 512; i++) copy_to(to + m * PAIR_BYTES + i * 512, codes[m] + i * 512);
-                if (lane < SCALE_BYTES / 16) copy_to(to + m * PAIR_BYTES + CODE_BYTES, scales[m]);
-                codes[m] += CODE_BYTES;
-                scales[m] += SCALE_BYTES;
-            }
-            left--;
-            if (--in_tile == 0) {
-                in_tile = last - first;
-                work += gridDim.x;
-                if (left > 0) begin_tile(a, first, lane);
-            }
-        }
-        at = at + 1 == DEPTH ? 0 : at + 1;
-        commit_copies();
-    }
-};
+// Pairs of blocks that a warp of `linear_few` has loaded ahead.
+constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
 
 // A normalised row whose quads are in the registers of the first eight warps: norm weights are read before x is there.
 struct RowInRegisters {
@@ -377,32 +322,26 @@ struct RowInRegisters {
     }
 };
 
-// Shared memory: [8][8] sums of squares, two times [warps][sides][rows][16] sums, a ring of pairs for each warp, staged rows.
-template <int SIDES>
-__device__ __forceinline__ void few_rows(const LinearArgs& a) {
-    extern __shared__ __align__(128) float few_shared[];
-    constexpr int DEPTH = PairStream<SIDES>::DEPTH;
+// Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][rows][16] sums, staged rows.
+extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(128) float shared[];
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    int rows = a.rows, each = SIDES * 16 * rows;
-    float* squares = few_shared;
-    float* all_sums = few_shared + 8 * SUB_SUMS;
-    u8* rings = (u8*)(all_sums + 2 * warps * each);
-    Staged x = {rings + warps * (DEPTH * SIDES * PAIR_BYTES), a.pairs * XP * 128, XP * 128, 128};
-    u8* ring = rings + warp * (DEPTH * SIDES * PAIR_BYTES);
+    int range = warp % a.ranges, side = warp / a.ranges, rows = a.rows;
+    float* squares = shared;
+    float* all_sums = shared + 8 * SUB_SUMS;
+    Staged x = {(u8*)(all_sums + 2 * warps * 16 * rows), a.pairs * XP * 128, XP * 128, 128};
 
     // Weights are read while the kernel that computes x ends.
     let_next_start();
-    int first = warp * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
-    int works = a.gated ? a.tiles : (a.tiles + a.sides - 1) / a.sides;
-    PairStream<SIDES> stream;
-    stream.ring = (u32)__cvta_generic_to_shared(ring);
-    stream.in_tile = last - first;
-    stream.left = (works - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x * (last - first);
-    stream.at = 0;
-    stream.work = blockIdx.x;
-    stream.begin_tile(a, first, lane);
-#pragma unroll 1
-    for (int i = 0; i < DEPTH; i++) stream.copy_next(a, first, last, lane);
+    int first = range * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
+    Slot slots[DEPTH];
+    Place place = place_of(a, blockIdx.x);
+    if (a.gated) place.segment = side, place.tile = blockIdx.x;
+    Weights weights(a, place);
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        if (first + i < last) weights.load(slots[i], first + i, lane);
+    }
     if (RowInRegisters::fits(a, warps)) {
         RowInRegisters row;
         row.load_weight(a);
@@ -428,80 +367,66 @@ __device__ __forceinline__ void few_rows(const LinearArgs& a) {
         }
     }
     __syncthreads();
-    const u8* mine = x.base + (g < rows ? g * x.row_stride : 0) + first * (XP * 128);
+    const u8* mine = x.base + g * x.row_stride;
     bool valid = g < rows;
-    int at = 0, turn = 0;
-    for (int work = blockIdx.x; work < works; work += gridDim.x) {
-        float total[SIDES][4];
+    int turn = 0;
+    for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
+        int tile = place.tile, segment = place.segment;
+        float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int base = first; base < last; base += DEPTH) {
 #pragma unroll
-        for (int i = 0; i < SIDES * 4; i++) (&total[0][0])[i] = 0.0f;
-        const u8* columns = mine;
-        for (int pair = first; pair < last; pair++) {
-            wait_for_copies<DEPTH - 1>();
-            __syncwarp();
-            Slot slots[SIDES];
-            const u8* from = ring + at * (SIDES * PAIR_BYTES);
+            for (int d = 0; d < DEPTH; d++) {
+                int pair = base + d;
+                if (pair >= last) break;
 #pragma unroll
-            for (int m = 0; m < SIDES; m++) {
-                const u8* tile = from + m * PAIR_BYTES;
-                slots[m].load(tile + lane * CODE_WORDS * 4, tile + CODE_BYTES + g * scale_bytes(FORMAT));
-            }
-            at = at + 1 == DEPTH ? 0 : at + 1;
-            __syncwarp();
-            stream.copy_next(a, first, last, lane);
+                for (int h = 0; h < 2; h++) {
+                    uint4 parts[XP];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                uint4 parts[XP];
+                    for (int p = 0; p < XP; p++) {
+                        const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
+                        parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+                    }
 #pragma unroll
-                for (int p = 0; p < XP; p++) {
-                    const u8* from = columns + p * 128 + half_of_pair(g, t, h);
-                    parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
-                }
-#pragma unroll
-                for (int s = 2 * h; s < 2 * h + 2; s++) {
-#pragma unroll
-                    for (int m = 0; m < SIDES; m++) {
+                    for (int s = 2 * h; s < 2 * h + 2; s++) {
                         u32 w[WP][4];
-                        fragment(slots[m], s, w);
-                        add_step(total[m], w, parts, s);
+                        fragment(slots[d], s, w);
+                        add_step(total, w, parts, s);
                     }
                 }
+                if (pair + DEPTH < last) weights.load(slots[d], pair + DEPTH, lane);
             }
-            columns += XP * 128;
         }
-        // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
-        float* sums = all_sums + (turn ? warps * each : 0);
+        // The next tile's first weights.
+        if (work + gridDim.x < a.tiles) {
+            place = place_of(a, work + gridDim.x);
+            if (a.gated) place.segment = side, place.tile = work + gridDim.x;
+            weights = Weights(a, place);
+#pragma unroll
+            for (int i = 0; i < DEPTH; i++) {
+                if (first + i < last) weights.load(slots[i], first + i, lane);
+            }
+        }
+        // Sums of the ranges: [warp][row of x][16]. The next tile's lie in the other buffer: these may still be read when its
+        // first warp comes.
+        float* sums = all_sums + (turn ? warps * 16 * rows : 0);
         turn ^= 1;
 #pragma unroll
-        for (int i = 0; i < SIDES * 4; i++) {
+        for (int i = 0; i < 4; i++) {
             int row = 2 * t + i % 2;
-            if (row < rows) sums[warp * each + (i / 4 * rows + row) * 16 + g + i / 2 % 2 * 8] = total[i / 4][i % 4];
+            if (row < rows) sums[(warp * rows + row) * 16 + g + i / 2 * 8] = total[i];
         }
         __syncthreads();
-        for (int e = threadIdx.x; e < (a.gated ? 16 * rows : each); e += blockDim.x) {
-            int which = e / (16 * rows), in = e % (16 * rows);
-            if (!a.gated && work * SIDES + which >= a.tiles) break;
+        for (int e = threadIdx.x; e < 16 * rows; e += blockDim.x) {
             float y = 0.0f, up = 0.0f;
 #pragma unroll 4
-            for (int r = 0; r < warps; r++) y += sums[r * each + e];
+            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * rows + e];
             if (a.gated) {
 #pragma unroll 4
-                for (int r = 0; r < warps; r++) up += sums[r * each + 16 * rows + e];
+                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * rows + e];
             }
-            Place place = few_place(a, work, which);
-            finish(a, place.segment, place.tile * 16 + in % 16, in / 16, y, up);
+            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, e / 16, y, up);
         }
     }
-}
-
-// Up to eight rows, and one tile at a time for each block.
-extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linear_few(const __grid_constant__ LinearArgs a) {
-    few_rows<1>(a);
-}
-
-// Up to eight rows, and two tiles at a time: neighbours, or those of a gate and of what it gates.
-extern "C" __global__ void __launch_bounds__(512, FORMAT == W_F32 ? 1 : 2) linear_few_two(const __grid_constant__ LinearArgs a) {
-    few_rows<2>(a);
 }
 
 // Staged rows, 32 for each block in y. A warp for each range of two tiles: neighbours, or those of the gate and of what it
@@ -597,17 +522,18 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_several(const __grid
 // Stages of the ring of `linear_many` and pairs of blocks of a stage, as `ring_pairs` in Rust has them.
 constexpr int GROUP = XP == 1 ? 2 : 1, STAGES = XP == 3 ? 2 : 3;
 constexpr int MANY_TILES = 8, MANY_ROWS = 128;
+constexpr int MANY_THREADS = 256;
 constexpr int X_BYTES = MANY_ROWS * 128 * XP;
 constexpr int STAGED_PAIR_BYTES = X_BYTES + MANY_TILES * (CODE_BYTES + SCALE_BYTES);
 
 // Staged rows, 128 for each block in x, and eight tiles of outputs for each block in y: neighbours, or gates and what they
 // gate in turn. Each of the eight warps has two of the tiles and 64 rows. Shared memory: a ring of stages, each some pairs of
 // blocks of the rows, the codes and the scales.
-extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) linear_many(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(128) u8 ring[];
     __shared__ const u8* bases[MANY_TILES][2];
     // Fragments of x are loaded for LOT times eight rows, while those before them are multiplied.
-    constexpr int NT = 8, LOT = XP == 1 ? 4 : 2, LOTS = 2 * NT / LOT;
+    constexpr int NT = MANY_ROWS / (MANY_THREADS / 4 / WARP * 8), LOT = XP == 1 ? NT / 2 : 2, LOTS = 2 * NT / LOT;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
     auto place_at = [&](int i) {
@@ -625,23 +551,23 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     }
     begin();
     __syncthreads();
-    constexpr int X_CHUNKS = X_BYTES / 16 / 256;
+    constexpr int X_CHUNKS = X_BYTES / 16 / MANY_THREADS;
     int octet = a.pairs * XP * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
     const u8* x = a.staged + (long long)(row0 / 8) * octet;
     int offsets[X_CHUNKS];
 #pragma unroll
     for (int i = 0; i < X_CHUNKS; i++) {
-        int chunk = i * 256 + threadIdx.x;
+        int chunk = i * MANY_THREADS + threadIdx.x;
         offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
     }
     auto load_pair = [&](int pair, u8* to) {
         const u8* rows = x + (long long)pair * (XP * 1024);
 #pragma unroll
-        for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * 256 + threadIdx.x) * 16, rows + offsets[i]);
+        for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * MANY_THREADS + threadIdx.x) * 16, rows + offsets[i]);
         to += X_BYTES;
 #pragma unroll
-        for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / 256; i++) {
-            int chunk = i * 256 + threadIdx.x;
+        for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / MANY_THREADS; i++) {
+            int chunk = i * MANY_THREADS + threadIdx.x;
             const u8* from = bases[chunk / (CODE_BYTES / 16)][0] + chunk % (CODE_BYTES / 16) * 16;
             copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
         }
@@ -670,7 +596,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     for (int i = 0; i < STAGES - 1; i++) load_stage(i);
     int tile0 = warp % 4 * 2, left = a.pairs_per_range;
     // Where this lane's fragments of the first eight rows are in a pair.
-    int mine = warp / 4 * 8 * (XP * 1024) + g * 128;
+    int mine = warp / 4 * NT * (XP * 1024) + g * 128;
     for (int group = 0; group < groups; group++) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
@@ -728,11 +654,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2 * NT * 4; i++) {
-        int m = i / 4 % 2, n = i / 8, e = i % 4, row = warp / 4 * 64 + n * 8 + 2 * t + e % 2;
+        int m = i / 4 % 2, n = i / 8, e = i % 4, row = (warp / 4 * NT + n) * 8 + 2 * t + e % 2;
         sums[row * STRIDE + (tile0 + m) * 16 + g + e / 2 * 8] = total[m][n][e];
     }
     __syncthreads();
-    // Four outputs for each thread, of every eighth row.
+    // Four outputs for each thread, of every row that its warp takes.
+    constexpr int WARPS = MANY_THREADS / WARP;
     int quad = threadIdx.x % WARP, tile = quad / 4, unit = unit0 + (a.gated ? tile / 2 : tile);
     if (unit >= a.tiles || (a.gated && tile % 2 == 1)) return;
     Place place = place_at(tile);
@@ -741,11 +668,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     bool plain = !segment.bias && !a.gated && a.activation == ACT_NONE;
     bool vector = segment.n % 4 == 0 && output < segment.n && (plain || (a.gated && !segment.bias && !a.segments[1].bias));
     constexpr int AHEAD = 4;
-    for (int i0 = 0; i0 < MANY_ROWS / 8; i0 += AHEAD) {
+    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += AHEAD) {
         float4 y[AHEAD], up[AHEAD], residual[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            int row = warp + (i0 + i) * 8;
+            int row = warp + (i0 + i) * WARPS;
             const float* sum = sums + row * STRIDE + quad * 4;
             y[i] = *(const float4*)sum;
             up[i] = residual[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -756,7 +683,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            int row = row0 + warp + (i0 + i) * 8;
+            int row = row0 + warp + (i0 + i) * WARPS;
             if (row >= a.rows) continue;
             if (!vector) {
                 finish_quad(a, place.segment, output, row, y[i], up[i]);
