@@ -19,6 +19,7 @@ pub(crate) struct LinearArgs {
     pub(crate) x: u64,
     pub(crate) norm: u64,
     pub(crate) residual: u64,
+    pub(crate) staged: u64,
     pub(crate) segments: [Segment; 3],
     pub(crate) count: u32,
     pub(crate) rows: u32,
@@ -30,8 +31,6 @@ pub(crate) struct LinearArgs {
     pub(crate) gated: u32,
     pub(crate) eps: f32,
     pub(crate) tiles: u32,
-    pub(crate) chunk: u32,
-    pub(crate) unused: u32,
 }
 
 #[repr(C)]

@@ -86,7 +86,12 @@ pub struct Compiled {
 }
 
 /// The options that kernels are compiled with. Nothing is contracted: a row's bits are the same in every variant.
-const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--ptxas-options=-v"];
+const OPTIONS: [&str; 4] = [
+    "--std=c++17",
+    "--fmad=false",
+    "-default-device",
+    "--ptxas-options=-v",
+];
 
 /// Compiles a unit for an architecture such as `sm_90`.
 ///

@@ -47,6 +47,7 @@ struct Module(sys::CUmodule);
 /// A kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Function {
+    pub(crate) name: &'static str,
     pub(crate) handle: sys::CUfunction,
     /// Whether it may start before the kernel before it ends.
     pub(crate) overlaps: bool,
@@ -189,6 +190,7 @@ impl Device {
             sys::cuFuncSetAttribute(function, shared, self.facts.shared_memory as i32)
         })?;
         let function = Function {
+            name,
             handle: function,
             overlaps: self.facts.capability >= (9, 0),
         };
@@ -271,7 +273,7 @@ impl Drop for Device {
 }
 
 /// The most bytes of static shared memory that a kernel has.
-const STATIC_SHARED: usize = 4096;
+const STATIC_SHARED: usize = 8192;
 
 /// A stream that does not wait for the default stream.
 pub(crate) struct Stream(pub(crate) sys::CUstream);

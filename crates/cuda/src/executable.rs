@@ -3,10 +3,12 @@
 use crate::device::Device;
 use crate::kv::CudaKv;
 use crate::machine::{Machine, Recording, Start};
+use crate::profile::LaunchProfile;
 use crate::tape::Tape;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions, Dispatch,
-    Executable, GraphSupport, Replay, ReplayWrapper, RunMode, StepOutputs, TraceCallback,
+    Executable, GraphSupport, NodeProfile, Replay, ReplayWrapper, RunMode, StepOutputs,
+    TraceCallback,
 };
 use graph::{Graph, Value};
 use std::sync::Arc;
@@ -158,6 +160,15 @@ impl Executable for CudaExecutable {
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         self.odd.get(&mut self.machine, &shapes)?;
         Ok(())
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        self.machine.profile = on.then(LaunchProfile::default);
+    }
+
+    fn profile(&self) -> Vec<NodeProfile> {
+        let profile = self.machine.profile.as_ref();
+        profile.map_or(vec![], |profile| profile.nodes().to_vec())
     }
 
     fn arena_bytes(&self) -> usize {

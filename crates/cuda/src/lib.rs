@@ -4,6 +4,7 @@
 //! build. `unsafe` code calls the driver: a block says which fact makes its addresses and sizes right.
 
 mod arguments;
+mod attention;
 mod calls;
 mod compile;
 mod device;
@@ -14,6 +15,8 @@ mod kv;
 mod launch;
 mod machine;
 mod plan;
+mod products;
+mod profile;
 mod tape;
 mod weights;
 
@@ -93,8 +96,12 @@ impl Backend for Cuda {
                 *packed.entry(id).or_default() += tensor.ty.bytes(&request.bindings).unwrap_or(0);
             }
         }
+        let shared = self.device.facts.shared_memory;
+        let scratch = |node: usize| {
+            products::staged_bytes(graph, &graph.nodes()[node], &request.bindings, shared)
+        };
         Ok(Footprint {
-            arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
+            arena: MemoryPlan::new(graph, request.bindings, scratch)?,
             packed: packed.into_iter().collect(),
             kv: request.kv_layout(),
         })

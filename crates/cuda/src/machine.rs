@@ -1,10 +1,12 @@
 //! The memory that tapes are made for and run on, and the ways to run them.
 
+use crate::attention::can_tile;
 use crate::device::{Buffer, Device, Pinned, Stream};
 use crate::error::{CudaError, check};
 use crate::kv::{CudaKv, LayerEntry};
 use crate::launch::{CapturedGraph, Launch};
 use crate::plan;
+use crate::profile::LaunchProfile;
 use crate::tape::{Addresses, Planned, StepLayout, Tape, attention_memory};
 use crate::weights::Constants;
 use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, RunMode, TraceCallback};
@@ -33,6 +35,10 @@ pub(crate) struct Machine {
     pub(crate) words: Vec<u32>,
     /// Whether nodes are fused.
     pub(crate) fuse: bool,
+    /// Whether items of attention may have several queries.
+    pub(crate) tiled: bool,
+    /// Measurements of kernels, if they are measured. Then they are launched one by one.
+    pub(crate) profile: Option<LaunchProfile>,
     /// Counts the changes of addresses.
     pub(crate) generation: u64,
     pub(crate) stream: Stream,
@@ -79,6 +85,8 @@ impl Machine {
             results: Pinned::new(device, 0)?,
             words: Vec::new(),
             fuse: options.executor == ExecutorKind::Compiled,
+            tiled: can_tile(&graph, device.facts.shared_memory),
+            profile: None,
             generation: 0,
             stream: Stream::new()?,
             device: device.clone(),
@@ -89,7 +97,8 @@ impl Machine {
     /// Makes the tape for inputs of these shapes, and grows the memory if necessary.
     pub(crate) fn tape(&mut self, shapes: &[&[usize]]) -> Result<Tape, BackendError> {
         self.device.bind()?;
-        let planned = Planned::new(&self.graph, &self.constants, shapes, self.fuse)?;
+        let shared = self.device.facts.shared_memory;
+        let planned = Planned::new(&self.graph, &self.constants, shapes, self.fuse, shared)?;
         if planned.memory.arena_bytes > self.arena.len() {
             // Nothing in the arena outlives a step, so the old contents are dropped.
             self.stream.wait()?;
@@ -98,8 +107,8 @@ impl Machine {
             self.generation += 1;
         }
         let tokens = planned.layout.inputs.iter().map(|range| range.len()).max();
-        // A token has a write and an item in every class of layers; two classes are usual.
-        let plans = tokens.unwrap_or(0) * 20 + PLAN_BYTES;
+        // A token has a write, a range and an item in every class of layers; two classes are usual.
+        let plans = tokens.unwrap_or(0) * 24 + PLAN_BYTES;
         self.grow_step(planned.layout.plans + plans)?;
         let addresses = Addresses {
             arena: self.arena.address(),
@@ -112,6 +121,7 @@ impl Machine {
             &self.device,
             &self.constants,
             addresses,
+            self.tiled,
             self.generation,
         )
     }
@@ -190,7 +200,7 @@ impl Machine {
         }
         if let Some(CacheStep { plan, bytes }) = cache {
             bytes.ensure(plan)?;
-            append_plans(layout, plan, bytes, &mut words);
+            append_plans(layout, plan, bytes, self.tiled, &mut words);
         }
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         self.grow_step(bytes.len())?;
@@ -205,7 +215,12 @@ impl Machine {
     }
 
     /// Starts the work of a tape.
-    pub(crate) fn start(&self, tape: &Tape, start: Start<'_>) -> Result<(), BackendError> {
+    pub(crate) fn start(&mut self, tape: &Tape, start: Start<'_>) -> Result<(), BackendError> {
+        if let Some(profile) = &mut self.profile {
+            // SAFETY: as below.
+            unsafe { profile.run(&self.graph, tape, &self.stream)? };
+            return Ok(());
+        }
         // SAFETY: the tape's addresses are those of this machine's memory: callers compare generations.
         unsafe {
             match start {
@@ -303,7 +318,13 @@ fn encoded(step: &Step) -> [Vec<i32>; 3] {
 }
 
 /// Appends the plan of every class of layers, and fills the table of layers.
-fn append_plans(layout: &StepLayout, plan: &StepPlan, kv: &CudaKv, words: &mut Vec<u32>) {
+fn append_plans(
+    layout: &StepLayout,
+    plan: &StepPlan,
+    kv: &CudaKv,
+    tiled: bool,
+    words: &mut Vec<u32>,
+) {
     let mut known: Vec<(*const kv::LayerPlan, u32)> = Vec::new();
     for id in 0..layout.layer_count().min(plan.layers()) {
         let layer = plan.layer(id);
@@ -311,7 +332,7 @@ fn append_plans(layout: &StepLayout, plan: &StepPlan, kv: &CudaKv, words: &mut V
         let header = match place {
             Some((_, header)) => *header,
             None => {
-                let header = plan::encode(layer, words);
+                let header = plan::encode(layer, tiled, words);
                 known.push((layer, header));
                 header
             }

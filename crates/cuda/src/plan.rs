@@ -1,111 +1,148 @@
 //! The encoding of a step's plan for the attention kernels.
 
-use kv::{CellRun, LayerPlan};
+use kv::{CellRun, LayerPlan, Visibility};
 
 /// Positions of a part, as `PART` in the kernels.
-const PART: u32 = 256;
+pub(crate) const PART: u32 = 256;
+/// The most queries of an item, as `TILE` in the kernels. Steps of fewer tokens have one query for each item.
+pub(crate) const TILE: usize = 16;
 /// The most partial results of a step. A step with more parts runs each query's parts one after the other.
 pub(crate) const SLOTS: usize = 1024;
-/// Words of a class's header: offsets of writes and items, the number of items, offset of runs.
-const HEADER: usize = 4;
+/// Words of a class's header: offsets of writes and items, the number of items, offsets of runs and of ranges.
+const HEADER: usize = 8;
 /// Words of an item.
 const ITEM: usize = 8;
 
-/// The work of one block of threads: some parts of what a query sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The work of one block of threads: some parts of what queries with one run list see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Item {
     query: i32,
+    queries: i32,
     first_run: i32,
     runs: i32,
     begin: i32,
     end: i32,
     slot: i32,
     part: i32,
-    parts: i32,
 }
 
-/// Appends the plan of a class of layers to the words of a step and returns the offset of its header. Offsets count
-/// words from the start of `words`.
-pub(crate) fn encode(plan: &LayerPlan, words: &mut Vec<u32>) -> u32 {
-    // Headers and items are read in vectors of four words.
-    words.resize(words.len().next_multiple_of(4), 0);
-    let header = words.len();
-    words.resize(header + HEADER, 0);
-    words[header] = words.len() as u32;
-    words.extend(&plan.writes);
-    words.resize(words.len().next_multiple_of(4), 0);
-    let visible = &plan.visible;
-    let queries = visible.queries();
-    let total: usize = queries
-        .iter()
-        .map(|q| parts(q.positions.start, q.positions.end))
-        .sum();
-    let splits = total <= SLOTS;
-    words[header + 1] = words.len() as u32;
-    let (mut runs, mut lists): (Vec<CellRun>, Vec<Option<usize>>) = (vec![], vec![]);
-    let (mut count, mut slot) = (0, 0);
-    let mut push = |item: Item, words: &mut Vec<u32>| {
+impl Item {
+    fn words(self) -> [u32; ITEM] {
         let Item {
             query,
+            queries,
             first_run,
             runs,
             begin,
             end,
             slot,
             part,
-            parts,
-        } = item;
-        let fields: [i32; ITEM] = [query, first_run, runs, begin, end, slot, part, parts];
-        words.extend(fields.map(|field| field as u32));
-        count += 1;
-    };
+        } = self;
+        [query, queries, first_run, runs, begin, end, slot, part].map(|field| field as u32)
+    }
+
+    fn parts(&self) -> usize {
+        parts(self.begin as u32, self.end as u32)
+    }
+}
+
+/// Consecutive queries with one run list, at most `most` of them, with the positions that any of them sees.
+fn tiles(visible: &Visibility, most: usize) -> Vec<Item> {
+    let queries = visible.queries();
+    let mut tiles: Vec<Item> = Vec::new();
+    let mut list = None;
     for (query, view) in queries.iter().enumerate() {
-        let (begin, end) = (view.positions.start, view.positions.end);
-        let parts = parts(begin, end);
-        let list = view.list as usize;
-        let mut item = Item {
-            query: query as i32,
-            first_run: 0,
-            runs: 0,
-            begin: begin as i32,
-            end: end as i32,
-            slot: -1,
-            part: 0,
-            parts: parts as i32,
-        };
+        let (begin, end) = (view.positions.start as i32, view.positions.end as i32);
+        let sees = begin < end;
+        match tiles.last_mut() {
+            Some(tile) if sees && list == Some(view.list) && (tile.queries as usize) < most => {
+                tile.queries += 1;
+                (tile.begin, tile.end) = (tile.begin.min(begin), tile.end.max(end));
+            }
+            // Padding sees nothing, and its result is zero.
+            _ => tiles.push(Item {
+                query: query as i32,
+                queries: 1,
+                begin: if sees { begin } else { 0 },
+                end: if sees { end } else { 0 },
+                slot: -1,
+                ..Item::default()
+            }),
+        }
+        list = sees.then_some(view.list);
+    }
+    tiles
+}
+
+/// Appends the plan of a class of layers to the words of a step and returns the offset of its header. Offsets count
+/// words from the start of `words`. If `tiled`, items of steps of many tokens have several queries.
+pub(crate) fn encode(plan: &LayerPlan, tiled: bool, words: &mut Vec<u32>) -> u32 {
+    // Headers and items are read in vectors of four words.
+    words.resize(words.len().next_multiple_of(4), 0);
+    let header = words.len();
+    words.resize(header + HEADER, 0);
+    words[header] = words.len() as u32;
+    words.extend(&plan.writes);
+    let visible = &plan.visible;
+    let queries = visible.queries();
+    words[header + 4] = words.len() as u32;
+    words.extend(
+        queries
+            .iter()
+            .flat_map(|view| [view.positions.start, view.positions.end]),
+    );
+    words.resize(words.len().next_multiple_of(4), 0);
+    let most = if tiled && queries.len() >= TILE {
+        TILE
+    } else {
+        1
+    };
+    let tiles = tiles(visible, most);
+    let total: usize = tiles
+        .iter()
+        .map(|tile| tile.parts() * tile.queries as usize)
+        .sum();
+    let splits = total <= SLOTS;
+    words[header + 1] = words.len() as u32;
+    let (mut runs, mut lists): (Vec<CellRun>, Vec<Option<usize>>) = (vec![], vec![]);
+    let (mut count, mut slot) = (0, 0);
+    // The last tiles see the most: they are started first.
+    for mut item in tiles.into_iter().rev() {
+        let parts = item.parts();
         if parts == 0 {
-            // Padding: its result is zero.
-            (item.begin, item.end) = (0, 0);
-            push(item, words);
+            words.extend(item.words());
+            count += 1;
             continue;
         }
-        if lists.len() <= list {
-            lists.resize(list + 1, None);
+        let id = queries[item.query as usize].list;
+        let of_list = visible.run_list(id);
+        if lists.len() <= id as usize {
+            lists.resize(id as usize + 1, None);
         }
-        let of_list = visible.run_list(view.list);
-        let at = *lists[list].get_or_insert_with(|| {
+        let at = *lists[id as usize].get_or_insert_with(|| {
             runs.extend_from_slice(of_list);
             runs.len() - of_list.len()
         });
-        let within = |item: &mut Item| {
+        let mut push = |mut item: Item| {
             let first = of_list.partition_point(|run| run.positions().end <= item.begin as u32);
             let last = of_list.partition_point(|run| run.position < item.end as u32);
             (item.first_run, item.runs) = ((at + first) as i32, last.saturating_sub(first) as i32);
+            words.extend(item.words());
+            count += 1;
         };
         if parts == 1 || !splits {
-            within(&mut item);
-            push(item, words);
+            push(item);
             continue;
         }
+        let (begin, end) = (item.begin as u32, item.end as u32);
         let start = begin / PART * PART;
         for part in 0..parts as u32 {
             item.begin = (start + part * PART).max(begin) as i32;
             item.end = (start + (part + 1) * PART).min(end) as i32;
-            (item.slot, item.part) = (slot, part as i32);
-            within(&mut item);
-            push(item, words);
+            (item.slot, item.part) = (slot, part as i32 | (parts as i32) << 16);
+            push(item);
         }
-        slot += parts as i32;
+        slot += parts as i32 * item.queries;
     }
     words[header + 2] = count;
     words[header + 3] = words.len() as u32;
@@ -131,19 +168,26 @@ mod tests {
 
     /// The cells that every query sees, decoded from the encoded plan in the order in which the kernels visit them.
     fn decoded(words: &[u32], header: u32, queries: usize) -> Vec<Vec<u32>> {
-        let [_, items, count, runs] = words[header as usize..][..HEADER] else {
+        let [_, items, count, runs, ranges, ..] = words[header as usize..][..HEADER] else {
             unreachable!()
         };
         let mut seen = vec![vec![]; queries];
         let mut slots = std::collections::BTreeSet::new();
+        // The kernels merge an item's parts in order; items of different queries come in any order.
         for item in words[items as usize..][..count as usize * ITEM].chunks(ITEM) {
-            let [query, first_run, run_count, begin, end, slot, part, _] = item[..] else {
+            let [
+                query,
+                item_queries,
+                first_run,
+                run_count,
+                begin,
+                end,
+                slot,
+                part,
+            ] = item[..]
+            else {
                 unreachable!()
             };
-            if slot != u32::MAX {
-                assert!(slots.insert(slot + part), "slot {} twice", slot + part);
-                assert!(begin / PART == (end - 1) / PART, "an item of one part");
-            }
             let list: Vec<CellRun> = words[(runs + first_run * 3) as usize..]
                 [..run_count as usize * 3]
                 .chunks(3)
@@ -153,18 +197,28 @@ mod tests {
                     len: run[2],
                 })
                 .collect();
-            for position in begin..end {
-                let run = list.iter().find(|run| run.positions().contains(&position));
-                seen[query as usize].extend(run.map(|run| run.cell + position - run.position));
+            for q in query..query + item_queries {
+                if slot != u32::MAX {
+                    let slot = slot + (part & 0xffff) * item_queries + q - query;
+                    assert!(slots.insert(slot), "slot {slot} twice");
+                    assert!(begin / PART == (end - 1) / PART, "an item of one part");
+                }
+                let range = (ranges + 2 * q) as usize;
+                for position in begin..end {
+                    let run = list.iter().find(|run| run.positions().contains(&position));
+                    let sees = (words[range]..words[range + 1]).contains(&position);
+                    let run = run.filter(|_| sees);
+                    seen[q as usize].extend(run.map(|run| run.cell + position - run.position));
+                }
             }
         }
         assert!(slots.len() <= SLOTS);
         seen
     }
 
-    fn check(plan: &LayerPlan) {
+    fn check(plan: &LayerPlan, tiled: bool) {
         let mut words = vec![7; 3];
-        let header = encode(plan, &mut words);
+        let header = encode(plan, tiled, &mut words);
         let queries = plan.visible.queries().len();
         let found = decoded(&words, header, queries);
         for (query, cells) in found.iter().enumerate() {
@@ -197,7 +251,10 @@ mod tests {
             }
             step.pad_to(step.len() + padding, 0);
             cells.plan(&step, &mut plan).unwrap();
-            (0..2).for_each(|layer| check(plan.layer(layer)));
+            for layer in 0..2 {
+                check(plan.layer(layer), false);
+                check(plan.layer(layer), true);
+            }
             cells.commit(&plan);
         };
         run(&mut cells, &[(0, 0, 700)], 0);

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::fusion::{self, Group};
 use crate::launch::Launch;
 use crate::plan::SLOTS;
+use crate::products::memory_plan;
 use crate::weights::Constants;
 use backend::BackendError;
 use graph::plan::MemoryPlan;
@@ -93,6 +94,8 @@ pub(crate) struct Call {
     /// The group's last node and the address of its result.
     pub(crate) node: usize,
     pub(crate) result: u64,
+    /// Bytes of weights read, and multiply-accumulates.
+    pub(crate) work: (u64, u64),
 }
 
 /// The bytes of partial attention results, and the number of counters, that the graph's attention needs.
@@ -114,17 +117,11 @@ impl Planned {
         constants: &Constants,
         shapes: &[&[usize]],
         fuse: bool,
+        shared_memory: usize,
     ) -> Result<Planned, BackendError> {
         let bindings = graph.bind(shapes)?;
         let groups = fusion::groups(graph, constants, fuse);
-        let mut ranges = vec![0..0; graph.nodes().len()];
-        for group in &groups {
-            group
-                .nodes
-                .clone()
-                .for_each(|node| ranges[node] = group.nodes.clone());
-        }
-        let memory = MemoryPlan::with_groups(graph, bindings, |_| 0, |node| ranges[node].clone())?;
+        let memory = memory_plan(graph, bindings, &groups, shared_memory)?;
         Ok(Planned {
             layout: StepLayout::new(graph, &bindings),
             memory,
@@ -139,6 +136,7 @@ impl Planned {
         device: &Device,
         constants: &Constants,
         addresses: Addresses,
+        tiled: bool,
         generation: u64,
     ) -> Result<Tape, BackendError> {
         let maker = CallMaker {
@@ -148,6 +146,7 @@ impl Planned {
             memory: &self.memory,
             layout: &self.layout,
             addresses,
+            tiled,
         };
         let mut calls = Vec::new();
         for group in &self.groups {

@@ -16,14 +16,12 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum DeviceFormat {
-    /// Codes of 4 bits, f16 scale and offset for 32 columns.
-    W4Half,
-    /// Codes of 4 bits, f32 scale and offset for 32 columns.
-    W4Float,
-    /// Signed codes of 8 bits, f16 scale for 32 columns.
-    W8Half,
-    /// Signed codes of 8 bits, f32 scale and offset for 16 columns.
-    W8Float,
+    /// Codes of 4 bits, scale and offset for 32 columns.
+    W4,
+    /// Signed codes of 8 bits, scale for 32 columns.
+    W8,
+    /// Signed codes of 8 bits, scale and offset for 16 columns.
+    W8Groups,
     /// bf16.
     Bf16,
     /// f16.
@@ -34,11 +32,10 @@ pub enum DeviceFormat {
 
 impl DeviceFormat {
     /// Every format.
-    pub const ALL: [DeviceFormat; 7] = [
-        DeviceFormat::W4Half,
-        DeviceFormat::W4Float,
-        DeviceFormat::W8Half,
-        DeviceFormat::W8Float,
+    pub const ALL: [DeviceFormat; 6] = [
+        DeviceFormat::W4,
+        DeviceFormat::W8,
+        DeviceFormat::W8Groups,
         DeviceFormat::Bf16,
         DeviceFormat::F16,
         DeviceFormat::F32,
@@ -47,22 +44,22 @@ impl DeviceFormat {
     /// The name used in file names.
     pub fn name(self) -> &'static str {
         match self {
-            DeviceFormat::W4Half => "w4_half",
-            DeviceFormat::W4Float => "w4_float",
-            DeviceFormat::W8Half => "w8_half",
-            DeviceFormat::W8Float => "w8_float",
+            DeviceFormat::W4 => "w4",
+            DeviceFormat::W8 => "w8",
+            DeviceFormat::W8Groups => "w8_groups",
             DeviceFormat::Bf16 => "bf16",
             DeviceFormat::F16 => "f16",
             DeviceFormat::F32 => "f32",
         }
     }
 
-    /// Whether elements are codes with scales.
-    pub(crate) fn is_quantised(self) -> bool {
-        !matches!(
-            self,
-            DeviceFormat::Bf16 | DeviceFormat::F16 | DeviceFormat::F32
-        )
+    /// The numbers that an element of x is the sum of, as `XP` in the kernels.
+    pub(crate) fn x_parts(self) -> usize {
+        match self {
+            DeviceFormat::Bf16 | DeviceFormat::F16 => 2,
+            DeviceFormat::F32 => 3,
+            _ => 1,
+        }
     }
 
     /// The device's format of a type of the file, and the file format's number in the kernels.
@@ -71,29 +68,39 @@ impl DeviceFormat {
             DType::F32 => (DeviceFormat::F32, 0),
             DType::F16 => (DeviceFormat::F16, 1),
             DType::BF16 => (DeviceFormat::Bf16, 2),
-            DType::Q4_0 => (DeviceFormat::W4Half, 3),
-            DType::Q4_1 => (DeviceFormat::W4Half, 4),
-            DType::Q5_0 => (DeviceFormat::W8Float, 5),
-            DType::Q5_1 => (DeviceFormat::W8Float, 6),
-            DType::Q8_0 => (DeviceFormat::W8Half, 7),
-            DType::Q2_K => (DeviceFormat::W8Float, 8),
-            DType::Q3_K => (DeviceFormat::W8Float, 9),
-            DType::Q4_K => (DeviceFormat::W4Float, 10),
-            DType::Q5_K => (DeviceFormat::W8Float, 11),
-            DType::Q6_K => (DeviceFormat::W8Float, 12),
-            DType::IQ4_NL => (DeviceFormat::W8Float, 13),
-            DType::IQ4_XS => (DeviceFormat::W8Float, 14),
+            DType::Q4_0 => (DeviceFormat::W4, 3),
+            DType::Q4_1 => (DeviceFormat::W4, 4),
+            DType::Q5_0 => (DeviceFormat::W8Groups, 5),
+            DType::Q5_1 => (DeviceFormat::W8Groups, 6),
+            DType::Q8_0 => (DeviceFormat::W8, 7),
+            DType::Q2_K => (DeviceFormat::W8Groups, 8),
+            DType::Q3_K => (DeviceFormat::W8Groups, 9),
+            DType::Q4_K => (DeviceFormat::W4, 10),
+            DType::Q5_K => (DeviceFormat::W8Groups, 11),
+            DType::Q6_K => (DeviceFormat::W8Groups, 12),
+            DType::IQ4_NL => (DeviceFormat::W8Groups, 13),
+            DType::IQ4_XS => (DeviceFormat::W8Groups, 14),
             DType::I64 | DType::I32 | DType::I8 | DType::U8 | DType::Bool => return None,
         })
     }
 
+    /// Whether the elements of a type are packed without rounding. Rows of other types are gathered from the file's bytes.
+    pub(crate) fn is_exact(dtype: DType) -> bool {
+        use DType::{BF16, F16, Q4_0, Q4_1, Q8_0};
+        matches!(dtype, Q4_0 | Q4_1 | Q8_0 | BF16 | F16)
+    }
+
+    /// The number of a type of the file in the kernels.
+    pub(crate) fn file_code(dtype: DType) -> Option<u32> {
+        DeviceFormat::of(dtype).map(|(_, code)| code)
+    }
+
     /// Bytes of the codes and of the scales of 16 rows and 64 columns.
-    fn tile_bytes(self) -> (usize, usize) {
+    pub(crate) fn tile_bytes(self) -> (usize, usize) {
         let (words, scales) = match self {
-            DeviceFormat::W4Half => (4, 8),
-            DeviceFormat::W4Float => (4, 16),
-            DeviceFormat::W8Half => (8, 4),
-            DeviceFormat::W8Float => (8, 32),
+            DeviceFormat::W4 => (4, 8),
+            DeviceFormat::W8 => (8, 4),
+            DeviceFormat::W8Groups => (8, 16),
             DeviceFormat::Bf16 | DeviceFormat::F16 => (16, 0),
             DeviceFormat::F32 => (32, 0),
         };
@@ -111,7 +118,7 @@ pub(crate) struct PackedShape {
 }
 
 impl PackedShape {
-    fn of(graph: &Graph, id: TensorId) -> Option<PackedShape> {
+    pub(crate) fn of(graph: &Graph, id: TensorId) -> Option<PackedShape> {
         let ty = &graph.tensor(id).ty;
         let &[n, k] = &ty.dims(&Default::default())?[..] else {
             return None;
@@ -177,7 +184,7 @@ pub(crate) struct Constants {
     plain: HashMap<TensorId, Buffer>,
 }
 
-/// The constants that are packed, with their layouts: weights of products and tables of rows, except plain f32 tables.
+/// The constants that are packed, with their layouts: weights of products, and tables of rows that are packed exactly.
 pub(crate) fn packed_shapes(
     graph: &Graph,
     is_weight: &dyn Fn(TensorId) -> bool,
@@ -186,7 +193,7 @@ pub(crate) fn packed_shapes(
     for node in graph.nodes() {
         match &node.op {
             Op::Linear(_) => ids.insert(node.inputs[1]),
-            Op::GatherRows(_) if graph.tensor(node.inputs[0]).ty.dtype != DType::F32 => {
+            Op::GatherRows(_) if DeviceFormat::is_exact(graph.tensor(node.inputs[0]).ty.dtype) => {
                 ids.insert(node.inputs[0])
             }
             _ => false,
@@ -272,7 +279,7 @@ pub(crate) fn plain_uses(graph: &Graph) -> BTreeSet<TensorId> {
         for (operand, id) in node.inputs.iter().enumerate() {
             let packed = match (&node.op, operand) {
                 (Op::Linear(_), 1) => true,
-                (Op::GatherRows(_), 0) => graph.tensor(*id).ty.dtype != DType::F32,
+                (Op::GatherRows(_), 0) => DeviceFormat::is_exact(graph.tensor(*id).ty.dtype),
                 _ => false,
             };
             if !packed {

@@ -15,8 +15,9 @@
 #define NO_CELL 0xffffffffu
 // Positions of a part. A query's parts begin at multiples of it and are merged in order.
 #define PART 256
-#define HEADS 8
-#define SLICE 64
+// Queries of an item, at most, and of a tile of `mma`.
+#define TILE 16
+#define WARPS 8
 
 struct KvLayer {
     u64 keys, values, frozen_keys, frozen_values;
@@ -32,20 +33,23 @@ struct KvLayer {
 // What the plan of a class of layers is in the step's buffer, as offsets in 32-bit words.
 struct ClassPlan {
     u32 writes, items, item_count, runs;
+    // First position and end of what each query sees.
+    u32 ranges, unused[3];
 };
 
 struct Item {
-    int query;
-    // The query's run list, and the positions that the item covers.
+    // The first query and their number, at most TILE. All have one run list.
+    int query, queries;
+    // The run list, and the positions that the item covers.
     int first_run, runs, begin, end;
-    // The first slot of partial results, or -1 where one item covers all parts; this item's part and their number.
-    int slot, part, parts;
+    // The first slot of partial results, or -1 where one item covers all parts; this item's part, and their number from bit
+    // 16 on.
+    int slot, part;
 };
 
 struct Run {
     u32 position, cell, len;
 };
-
 
 __device__ __forceinline__ const u8* row_of(const KvLayer& kv, bool values, u32 cell, int head, int row_bytes) {
     bool frozen = cell < kv.frozen_cells;
@@ -55,7 +59,7 @@ __device__ __forceinline__ const u8* row_of(const KvLayer& kv, bool values, u32 
 }
 
 // One element of an encoded row.
-__device__ float decoded(int storage, const u8* row, int i, int dim) {
+__device__ __forceinline__ float decoded(int storage, const u8* row, int i, int dim) {
     switch (storage) {
         case KV_F32: return ((const float*)row)[i];
         case KV_F16: return half_to_float(((const u16*)row)[i]);
@@ -81,7 +85,7 @@ struct WriteArgs {
 };
 
 // Encodes a row, by one warp.
-__device__ void encode_row(int storage, const float* x, u8* to, int dim, int lane) {
+__device__ __noinline__ void encode_row(int storage, const float* x, u8* to, int dim, int lane) {
     if (storage <= KV_BF16) {
         for (int i = lane; i < dim; i += WARP) {
             if (storage == KV_F32) ((float*)to)[i] = x[i];
@@ -126,7 +130,7 @@ __device__ void encode_row(int storage, const float* x, u8* to, int dim, int lan
 }
 
 // Stores one row of a step, by one warp; `buffer` has room for a key.
-__device__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
+__device__ __noinline__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
                           u32 cell, int head, int dim, float* buffer, int lane) {
     u8* to = (u8*)row_of(kv, values, cell, head, values ? kv.value_row : kv.key_row);
     if (table) {
@@ -170,18 +174,27 @@ struct AttendArgs {
     const float* values;
     const float* key_table;
     int layer, heads, kv_heads, key_dim, value_dim, rotated, interleaved;
-    // Query heads that share a KV head, how many lots they are, and the heads of a lot, at most HEADS.
+    // Query heads that share a KV head, how many lots they are, and the heads of a lot: at most 4 where items may have
+    // several queries, else at most 16.
     int group, lots, lot;
     float scale, softcap;
 };
 
-// Merges the state of a further part: maximum, sum, and one element of the weighted values.
-__device__ __forceinline__ void merge(float* max, float* sum, float* acc, float part_max, float part_sum, float part_acc) {
+__device__ __forceinline__ float exponential(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+    return y;
+}
+
+// Factors of a state and of a further part, and the merged maximum and sum.
+__device__ __forceinline__ void merge(float* max, float* sum, float part_max, float part_sum, float* old, float* fresh) {
+    *old = 1.0f;
+    *fresh = 0.0f;
     if (part_max == NEG_INF) return;
     float top = fmaxf(*max, part_max);
-    float old = expf(*max - top), fresh = expf(part_max - top);
-    *sum = fmaf(part_sum, fresh, *sum * old);
-    *acc = fmaf(part_acc, fresh, *acc * old);
+    *old = exponential(*max - top);
+    *fresh = exponential(part_max - top);
+    *sum = fmaf(part_sum, *fresh, *sum * *old);
     *max = top;
 }
 
@@ -193,95 +206,437 @@ __device__ u32 cell_at(const Run* runs, int count, u32 position) {
     return NO_CELL;
 }
 
-// Products of the lot's queries with one key, each a sum over the elements in order.
-__device__ __forceinline__ void scores_of(const AttendArgs& a, int storage, const u8* row, const float* q, int count, float dots[HEADS]) {
+// Four numbers as f16, and what is left of them.
+__device__ __forceinline__ void split_f16(const float x[4], uint2* high, uint2* low) {
+    float r[4];
 #pragma unroll
-    for (int h = 0; h < HEADS; h++) dots[h] = 0.0f;
-    int d = 0;
-    if (storage == KV_F16 && a.key_dim % 8 == 0) {
-        for (; d < a.key_dim; d += 64) {
-            uint4 words[8];
+    for (int i = 0; i < 4; i++) r[i] = finite_f16(x[i]);
+    *high = make_uint2(pack_f16(r[0], r[1]), pack_f16(r[2], r[3]));
+    *low = make_uint2(pack_f16(r[0] - half_to_float(high->x & 0xffff), r[1] - half_to_float(high->x >> 16)),
+                      pack_f16(r[2] - half_to_float(high->y & 0xffff), r[3] - half_to_float(high->y >> 16)));
+}
+
+// Four elements of an encoded row from `d` on, as f16 numbers and what is left of them. Those past the row's end are zero.
+// Functions that few caches need are not inlined: the code of a kernel must stay in the instruction cache.
+__device__ __noinline__ uint4 row_quad(int storage, const u8* row, int d, int dim) {
+    float x[4];
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                if (d + 8 * i < a.key_dim) words[i] = *(const uint4*)(row + 2 * (d + 8 * i));
-            }
+    for (int i = 0; i < 4; i++) x[i] = row != nullptr && d + i < dim ? decoded(storage, row, d + i, dim) : 0.0f;
+    uint2 high, low;
+    split_f16(x, &high, &low);
+    return make_uint4(high.x, high.y, low.x, low.y);
+}
+
+__device__ __noinline__ float soft_capped(float x, float cap) { return cap * tanhf(x / cap); }
+
+// Four elements of a query from `d` on, rotated if there is a table.
+__device__ __noinline__ float4 query_quad(const float* from, const float* table, int d, int dim, int rotated, int interleaved) {
+    float x[4];
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                if (d + 8 * i >= a.key_dim) break;
-                u32 w[4] = {words[i].x, words[i].y, words[i].z, words[i].w};
-                float k[8];
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    k[2 * e] = half_to_float(w[e] & 0xffff);
-                    k[2 * e + 1] = half_to_float(w[e] >> 16);
-                }
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    if (h >= count) break;
-                    const float4* qs = (const float4*)(q + h * a.key_dim + d + 8 * i);
-                    float4 x = qs[0], y = qs[1];
-                    float s = dots[h];
-                    s = fmaf(x.x, k[0], s), s = fmaf(x.y, k[1], s), s = fmaf(x.z, k[2], s), s = fmaf(x.w, k[3], s);
-                    s = fmaf(y.x, k[4], s), s = fmaf(y.y, k[5], s), s = fmaf(y.z, k[6], s), s = fmaf(y.w, k[7], s);
-                    dots[h] = s;
-                }
-            }
-        }
-        return;
+    for (int e = 0; e < 4; e++) {
+        x[e] = 0.0f;
+        if (d + e < dim) x[e] = table ? rotated_at(from, table, d + e, rotated, interleaved) : from[d + e];
     }
-    for (; d < a.key_dim; d++) {
-        float k = decoded(storage, row, d, a.key_dim);
+    return make_float4(x[0], x[1], x[2], x[3]);
+}
+
+// Transposes eight rows of eight f16 numbers.
+__device__ __forceinline__ u32 transposed(u32 x) {
+    u32 y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+template <bool VALUE>
+struct Bool {
+    static constexpr bool value = VALUE;
+};
+
+struct AttendShared {
+    // Maxima and sums of a part by warp, and those of the item.
+    float warp_top[WARPS][64], warp_norm[WARPS][64], top[64], norm[64], old[64], fresh[64];
+    u32 cells[PART];
+    // Positions of each warp that are seen.
+    u32 seen[WARPS];
+    int merges;
+};
+
+// An item of one KV head, by all threads of the block: MT tiles of 16 rows. The rows of an item with several queries are the
+// queries, with a tile for each head; those of an item with one query are the heads. A row's operations depend neither on the
+// other rows nor on MT: scores are one chain of `mma` over the key's elements, values one chain over a part's positions.
+template <int MT>
+__device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& kv, const ClassPlan& plan, const Item& item,
+                                            AttendShared& s, uint4* q, uint4* p, int kv_head, int lot, bool looked, u32 known) {
+    constexpr bool ONE = MT == 1;
+    // Units of 16 values and tiles that a warp computes.
+    constexpr int UP = ONE ? 1 : 2, MP = ONE ? 1 : 2;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int first_head = kv_head * a.group + lot * a.lot, count = min(a.lot, a.group - lot * a.lot);
+    const Run* runs = (const Run*)(a.step + plan.runs) + item.first_run;
+    int steps = (a.key_dim + 15) / 16, units = (a.value_dim + 15) / 16;
+    int queries = ONE ? 1 : item.queries;
+    // The query and the head of a row, if there is one.
+    auto row_exists = [&](int m, int row) { return ONE ? row < count : m < count && row < queries; };
+    auto element = [&](int m, int row) -> long long {
+        long long query = item.query + (ONE ? 0 : row);
+        return query * a.heads + first_head + (ONE ? row : m);
+    };
+    // The first two warps may be storing the step's row.
+    for (int i = (threadIdx.x + blockDim.x - 2 * WARP) % blockDim.x; i < steps * MT * WARP; i += blockDim.x) {
+        int m = i / WARP % MT, d = i / WARP / MT * 16 + 4 * t;
+        uint2 high[2], low[2];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            if (h < count) dots[h] = fmaf(q[h * a.key_dim + d], k, dots[h]);
+        for (int side = 0; side < 2; side++) {
+            int row = g + 8 * side;
+            float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (row_exists(m, row)) {
+                const float* from = a.q + element(m, row) * a.key_dim;
+                const float* table = a.table ? a.table + (long long)(item.query + (ONE ? 0 : row)) * a.rotated : nullptr;
+                x = query_quad(from, table, d, a.key_dim, a.rotated, a.interleaved);
+            }
+            split_f16((float*)&x, &high[side], &low[side]);
         }
+        q[i * 2 - lane] = make_uint4(high[0].x, high[1].x, high[0].y, high[1].y);
+        q[i * 2 - lane + WARP] = make_uint4(low[0].x, low[1].x, low[0].y, low[1].y);
+    }
+    // What the rows of this lane see.
+    int begins[2], ends[2];
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        int query = ONE ? 0 : min(g + 8 * side, queries - 1);
+        begins[side] = ((const int*)a.step)[plan.ranges + 2 * (item.query + query)];
+        ends[side] = ((const int*)a.step)[plan.ranges + 2 * (item.query + query) + 1];
+    }
+    bool half_keys = kv.key_storage == KV_F16 && a.key_dim % 4 == 0;
+    bool half_values = kv.value_storage == KV_F16 && a.value_dim % 4 == 0;
+    // More than eight units of values are further passes.
+    for (int unit0 = 0; unit0 < units; unit0 += WARPS) {
+        // A warp's first unit and its first tile.
+        int unit = unit0 + (ONE ? warp : warp / 2 * 2), d = unit * 16 + 4 * t, first_tile = ONE ? 0 : warp % 2 * 2;
+        float total[UP][2][MP][4];
+#pragma unroll
+        for (int i = 0; i < UP * 2 * MP * 4; i++) (&total[0][0][0][0])[i] = 0.0f;
+        if (threadIdx.x < 16 * MT) {
+            s.top[threadIdx.x] = NEG_INF;
+            s.norm[threadIdx.x] = s.old[threadIdx.x] = s.fresh[threadIdx.x] = 0.0f;
+        }
+        __syncthreads();
+        for (int start = item.begin / PART * PART; start < item.end; start += PART) {
+            // Scores: 32 positions for each warp.
+            int position = start + threadIdx.x;
+            bool covered = position >= item.begin && position < item.end;
+            u32 cell = looked ? known : covered ? cell_at(runs, item.runs, position) : NO_CELL;
+            looked = false;
+            s.cells[threadIdx.x] = cell;
+            u32 mask = __ballot_sync(FULL_MASK, cell != NO_CELL);
+            if (lane == 0) s.seen[warp] = mask;
+            // The values of the first positions, which a lone query waits for, are loaded before its scores are computed.
+            constexpr int FIRST = 4;
+            uint2 early[FIRST][2];
+            if (ONE) {
+                __syncthreads();
+#pragma unroll
+                for (int i = 0; i < FIRST * 2; i++) {
+                    u32 at = s.cells[i * 8 + g];
+                    bool there = half_values && unit < units && at != NO_CELL && d < a.value_dim;
+                    const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+                    early[i / 2][i % 2] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
+                }
+            }
+            // The scores of a tile lie where its weights will, each lane's at its own place.
+            uint4* own = p + warp * 2 * MT * 2 * WARP + lane;
+            constexpr int TILE_STRIDE = 2 * WARP, BLOCK_STRIDE = MT * 2 * WARP;
+            if (mask != 0) {
+                const u8* rows[4];
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    u32 at = __shfl_sync(FULL_MASK, cell, n * 8 + g);
+                    rows[n] = at == NO_CELL ? nullptr : row_of(kv, false, at, kv_head, kv.key_row);
+                }
+                auto add_scores = [&](auto half) {
+                    constexpr bool PLAIN = decltype(half)::value;
+                    // Keys of f16 are loaded for several steps at once, and kept for all tiles if these are all steps.
+                    constexpr int AHEAD = PLAIN ? (ONE ? 4 : 8) : 1;
+                    uint2 keys[AHEAD][4], rest[4];
+#pragma unroll 1
+                    for (int m = 0; m < (ONE ? 1 : count); m++) {
+                        float acc[4][4];
+#pragma unroll
+                        for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = 0.0f;
+#pragma unroll 1
+                        for (int s0 = 0; s0 < steps; s0 += AHEAD) {
+                            if (m == 0 || steps > AHEAD) {
+#pragma unroll
+                                for (int i = 0; i < AHEAD * 4; i++) {
+                                    int at = (s0 + i / 4) * 16 + 4 * t;
+                                    const u8* row = rows[i % 4];
+                                    if (PLAIN) {
+                                        bool there = row != nullptr && at < a.key_dim;
+                                        keys[i / 4][i % 4] = there ? *(const uint2*)(row + 2 * at) : make_uint2(0, 0);
+                                    } else {
+                                        uint4 quad = row_quad(kv.key_storage, row, at, a.key_dim);
+                                        keys[i / 4][i % 4] = make_uint2(quad.x, quad.y);
+                                        rest[i % 4] = make_uint2(quad.z, quad.w);
+                                    }
+                                }
+                            }
+#pragma unroll
+                            for (int i = 0; i < AHEAD; i++) {
+                                if (s0 + i >= steps) break;
+                                const uint4* from = q + ((s0 + i) * MT + m) * 2 * WARP + lane;
+                                uint4 high = from[0], low = from[WARP];
+#pragma unroll
+                                for (int n = 0; n < 4; n++) mma_f16(acc[n], (u32*)&high, keys[i][n].x, keys[i][n].y);
+#pragma unroll
+                                for (int n = 0; n < 4; n++) mma_f16(acc[n], (u32*)&low, keys[i][n].x, keys[i][n].y);
+#pragma unroll
+                                for (int n = 0; n < 4 && !PLAIN; n++) mma_f16(acc[n], (u32*)&high, rest[n].x, rest[n].y);
+                            }
+                        }
+                        float top[2] = {NEG_INF, NEG_INF};
+#pragma unroll
+                        for (int n = 0; n < 4; n++) {
+#pragma unroll
+                            for (int e = 0; e < 4; e++) {
+                                int in = n * 8 + 2 * t + e % 2, at = start + warp * WARP + in, side = e / 2;
+                                float score = acc[n][e] * a.scale;
+                                if (a.softcap > 0.0f) score = soft_capped(score, a.softcap);
+                                bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
+                                score = sees ? score : NEG_INF;
+                                acc[n][e] = score;
+                                top[side] = fmaxf(top[side], score);
+                            }
+                            own[n / 2 * BLOCK_STRIDE + m * TILE_STRIDE + n % 2 * WARP] = *(uint4*)acc[n];
+                        }
+#pragma unroll
+                        for (int side = 0; side < 2; side++) {
+                            top[side] = fmaxf(top[side], __shfl_xor_sync(FULL_MASK, top[side], 1));
+                            top[side] = fmaxf(top[side], __shfl_xor_sync(FULL_MASK, top[side], 2));
+                            if (t == 0) s.warp_top[warp][m * 16 + side * 8 + g] = top[side];
+                        }
+                    }
+                };
+                if (half_keys) {
+                    add_scores(Bool<true>());
+                } else {
+                    add_scores(Bool<false>());
+                }
+            } else {
+                for (int i = lane; i < 16 * MT; i += WARP) s.warp_top[warp][i] = NEG_INF, s.warp_norm[warp][i] = 0.0f;
+            }
+            __syncthreads();
+            // Weights of the positions, as fragments for the product with the values.
+            if (mask != 0) {
+#pragma unroll 1
+                for (int m = 0; m < (ONE ? 1 : count); m++) {
+                    uint4 scores[4];
+#pragma unroll
+                    for (int n = 0; n < 4; n++) scores[n] = own[n / 2 * BLOCK_STRIDE + m * TILE_STRIDE + n % 2 * WARP];
+                    float* score = (float*)scores;
+#pragma unroll
+                    for (int side = 0; side < 2; side++) {
+                        int row = m * 16 + side * 8 + g;
+                        float top = s.warp_top[0][row], sum = 0.0f;
+#pragma unroll
+                        for (int w = 1; w < WARPS; w++) top = fmaxf(top, s.warp_top[w][row]);
+#pragma unroll
+                        for (int i = 0; i < 8; i++) {
+                            int at = i / 2 * 4 + side * 2 + i % 2;
+                            score[at] = top == NEG_INF ? 0.0f : exponential(score[at] - top);
+                            sum += score[at];
+                        }
+                        sum += __shfl_xor_sync(FULL_MASK, sum, 1);
+                        sum += __shfl_xor_sync(FULL_MASK, sum, 2);
+                        if (t == 0) s.warp_norm[warp][row] = sum;
+                    }
+#pragma unroll
+                    for (int b = 0; b < 2; b++) {
+                        uint2 high[2], low[2];
+                        split_f16(score + b * 8, &high[0], &low[0]);
+                        split_f16(score + b * 8 + 4, &high[1], &low[1]);
+                        uint4* to = own + b * BLOCK_STRIDE + m * TILE_STRIDE;
+                        to[0] = make_uint4(high[0].x, high[0].y, high[1].x, high[1].y);
+                        to[WARP] = make_uint4(low[0].x, low[0].y, low[1].x, low[1].y);
+                    }
+                }
+            }
+            __syncthreads();
+            if (threadIdx.x < 16 * (ONE ? 1 : count)) {
+                int row = threadIdx.x;
+                float top = NEG_INF, sum = 0.0f;
+                for (int w = 0; w < WARPS; w++) {
+                    top = fmaxf(top, s.warp_top[w][row]);
+                    sum += s.warp_norm[w][row];
+                }
+                merge(&s.top[row], &s.norm[row], top, sum, &s.old[row], &s.fresh[row]);
+            }
+            // Values: 16 elements for each warp.
+            float part[UP][2][MP][4];
+#pragma unroll
+            for (int i = 0; i < UP * 2 * MP * 4; i++) (&part[0][0][0][0])[i] = 0.0f;
+            if (unit < units && (ONE || first_tile < count)) {
+                auto add_values = [&](auto half) {
+                    constexpr bool PLAIN = decltype(half)::value;
+                    constexpr int AHEAD = PLAIN ? 4 : 1;
+#pragma unroll 1
+                    for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
+                        // Weights of positions that are not seen are zero: they add nothing.
+                        if (PLAIN ? s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0
+                                  : (s.seen[b0 / 2] >> b0 % 2 * 16 & 0xffff) == 0) {
+                            continue;
+                        }
+                        uint2 values[AHEAD][UP][2], rest[UP][2];
+#pragma unroll
+                        for (int i = 0; i < AHEAD * 2; i++) {
+                            u32 at = s.cells[b0 * 16 + i * 8 + g];
+                            const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+#pragma unroll
+                            for (int u = 0; u < UP; u++) {
+                                int e = d + u * 16;
+                                if (PLAIN) {
+                                    bool there = at != NO_CELL && e < a.value_dim;
+                                    values[i / 2][u][i % 2] = ONE && b0 == 0 ? early[i / 2][i % 2]
+                                                              : there        ? *(const uint2*)(row + 2 * e)
+                                                                             : make_uint2(0, 0);
+                                } else {
+                                    uint4 quad = row_quad(kv.value_storage, at == NO_CELL ? nullptr : row, e, a.value_dim);
+                                    values[i / 2][u][i % 2] = make_uint2(quad.x, quad.y);
+                                    rest[u][i % 2] = make_uint2(quad.z, quad.w);
+                                }
+                            }
+                        }
+#pragma unroll
+                        for (int i = 0; i < AHEAD; i++) {
+                            if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
+                            uint4 high[MP], low[MP];
+#pragma unroll
+                            for (int m = 0; m < MP; m++) {
+                                const uint4* from = p + ((b0 + i) * MT + first_tile + m) * 2 * WARP + lane;
+                                high[m] = from[0], low[m] = from[WARP];
+                            }
+#pragma unroll
+                            for (int u = 0; u < UP; u++) {
+#pragma unroll
+                                for (int n = 0; n < 2; n++) {
+                                    uint2* v = values[i][u];
+                                    u32 v0 = transposed(n ? v[0].y : v[0].x), v1 = transposed(n ? v[1].y : v[1].x);
+#pragma unroll
+                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], v0, v1);
+#pragma unroll
+                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&low[m], v0, v1);
+                                    if (!PLAIN) {
+                                        uint2* r = rest[u];
+                                        u32 r0 = transposed(n ? r[0].y : r[0].x), r1 = transposed(n ? r[1].y : r[1].x);
+#pragma unroll
+                                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], r0, r1);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                };
+                if (half_values) {
+                    add_values(Bool<true>());
+                } else {
+                    add_values(Bool<false>());
+                }
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < UP * 2 * MP * 4; i++) {
+                int row = (first_tile + i / 4 % MP) * 16 + i / 2 % 2 * 8 + g;
+                float* to = &(&total[0][0][0][0])[i];
+                *to = fmaf((&part[0][0][0][0])[i], s.fresh[row], *to * s.old[row]);
+            }
+        }
+        // The state of a part, or the result.
+        int each = a.value_dim + 2;
+#pragma unroll
+        for (int i = 0; i < MP * 2; i++) {
+            int m = first_tile + i / 2, side = i % 2, row = side * 8 + g;
+            if (!row_exists(m, row) || unit >= units) continue;
+            float norm = s.norm[m * 16 + row], inverse = norm > 0.0f ? __frcp_rn(norm) : 0.0f;
+            int slot = item.slot + (item.part & 0xffff) * queries + (ONE ? 0 : row);
+            float* parts = a.partial + ((long long)slot * a.heads + first_head + (ONE ? row : m)) * each;
+            float* out = a.out + element(m, row) * a.value_dim;
+            if (item.slot >= 0 && unit == 0 && t == 0) parts[0] = s.top[m * 16 + row], parts[1] = norm;
+#pragma unroll
+            for (int e = 0; e < UP * 4; e++) {
+                int at = d + e / 4 * 16 + e % 4;
+                if (at >= a.value_dim) continue;
+                float x = total[e / 4][e % 4 / 2][i / 2][side * 2 + e % 2];
+                if (item.slot >= 0) {
+                    parts[2 + at] = x;
+                } else {
+                    out[at] = x * inverse;
+                }
+            }
+        }
+        __syncthreads();
+    }
+    if (item.slot < 0) return;
+    // The last part to arrive merges all of them in order.
+    int number = item.part >> 16, columns = a.kv_heads * a.lots, each = a.value_dim + 2;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32* counter = a.counters + (long long)item.slot * columns + kv_head * a.lots + lot;
+        u32 before = atomicAdd(counter, 1);
+        s.merges = before == (u32)number - 1;
+        if (s.merges) *counter = 0;
+    }
+    __syncthreads();
+    if (!s.merges) return;
+    __threadfence();
+    for (int i = threadIdx.x; i < queries * count * a.value_dim; i += blockDim.x) {
+        int at = i % a.value_dim, head = first_head + i / a.value_dim % count, query = i / a.value_dim / count;
+        float max = NEG_INF, sum = 0.0f, acc = 0.0f;
+        for (int n = 0; n < number; n++) {
+            const float* part = a.partial + ((long long)(item.slot + n * queries + query) * a.heads + head) * each;
+            float old, fresh;
+            merge(&max, &sum, __ldcg(part), __ldcg(part + 1), &old, &fresh);
+            acc = fmaf(__ldcg(part + 2 + at), fresh, acc * old);
+        }
+        a.out[((long long)(item.query + query) * a.heads + head) * a.value_dim + at] = sum > 0.0f ? acc * __frcp_rn(sum) : 0.0f;
     }
 }
 
 // 256 threads for each item, KV head and lot of query heads; the grid is fixed, the number of items is the plan's.
-extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constant__ AttendArgs a) {
+// Shared memory: fragments of queries, for every 16 elements, and of weights, for every 16 positions of a part, 1,024 bytes for
+// each tile of rows.
+template <int MT>
+__device__ __forceinline__ void attend_all(const AttendArgs& a) {
     let_next_start();
-    extern __shared__ __align__(16) float shared[];
-    __shared__ float top[HEADS], norm[HEADS], part_top[HEADS], part_norm[HEADS];
-    // The value rows of a part's positions; null where a position is not seen.
-    __shared__ const u8* value_rows[PART];
-    __shared__ bool merges;
-    float* q = shared;                           // [HEADS][key_dim]
-    float* weights = q + HEADS * a.key_dim;      // [HEADS][PART]
-    float* slices = weights + HEADS * PART;      // [8][HEADS][SLICE]
-    float* result = slices + 8 * HEADS * SLICE;  // [HEADS][value_dim]
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    extern __shared__ __align__(16) uint4 fragments[];
+    __shared__ AttendShared s;
     const KvLayer kv = a.layers[a.layer];
     const ClassPlan plan = *(const ClassPlan*)(a.step + kv.plan);
     const Item* items = (const Item*)(a.step + plan.items);
-    const Run* all_runs = (const Run*)(a.step + plan.runs);
-    int columns = a.kv_heads * a.lots;
+    int columns = a.kv_heads * a.lots, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint4* weights = fragments + (a.key_dim + 15) / 16 * MT * 2 * WARP;
+    int works = (int)plan.item_count * columns;
     // The plan is older than the step's first kernel: only what other kernels compute is waited for.
     bool waited = false;
-    for (int work = blockIdx.x; work < (int)plan.item_count * columns; work += gridDim.x) {
+    for (int work = blockIdx.x; work < works; work += gridDim.x) {
         const Item item = items[work / columns];
+        if ((item.queries > 1) != (MT > 1)) continue;
         int kv_head = work % columns / a.lots, lot = work % a.lots;
-        int first_head = kv_head * a.group + lot * a.lot;
-        int count = min(a.lot, a.group - lot * a.lot);
-        const Run* runs = all_runs + item.first_run;
-        const float* queries = a.q + ((long long)item.query * a.heads + first_head) * a.key_dim;
-        float* out = a.out + ((long long)item.query * a.heads + first_head) * a.value_dim;
-        const float* table = a.table + (long long)item.query * a.rotated;
         u32 known = NO_CELL;
         bool looked = !waited;
         if (!waited) {
             // Rows of earlier steps are fetched while the queries are computed.
             u32 position = item.begin / PART * PART + threadIdx.x;
-            bool seen = position >= (u32)item.begin && position < (u32)item.end;
-            u32 cell = known = seen ? cell_at(runs, item.runs, position) : NO_CELL;
-            if (cell != NO_CELL) {
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, false, cell, kv_head, kv.key_row)));
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, true, cell, kv_head, kv.value_row)));
+            bool covered = position >= (u32)item.begin && position < (u32)item.end;
+            const Run* runs = (const Run*)(a.step + plan.runs) + item.first_run;
+            known = covered ? cell_at(runs, item.runs, position) : NO_CELL;
+            if (known != NO_CELL) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, false, known, kv_head, kv.key_row)));
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row_of(kv, true, known, kv_head, kv.value_row)));
             }
             wait_for_previous();
         }
         waited = true;
-        if (a.keys && warp < 2) {
+        if (MT == 1 && a.keys && warp < 2) {
             u32 cell = a.step[plan.writes];
             bool values = warp == 1;
             int dim = values ? a.value_dim : a.key_dim;
@@ -289,166 +644,20 @@ extern "C" __global__ void __launch_bounds__(256, 1) attend(const __grid_constan
             // The weights' memory is free until there are scores.
             if (cell != NO_CELL) {
                 store_row(kv, x, values ? nullptr : a.key_table, a.rotated, a.interleaved, values, cell, kv_head, dim,
-                          weights, lane);
+                          (float*)weights, lane);
             }
         }
-        for (int i = threadIdx.x; i < count * a.key_dim; i += blockDim.x) {
-            int d = i % a.key_dim;
-            q[i] = a.table ? rotated_at(queries + i - d, table, d, a.rotated, a.interleaved) : queries[i];
-        }
-        for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) result[i] = 0.0f;
-        if (threadIdx.x < HEADS) top[threadIdx.x] = NEG_INF, norm[threadIdx.x] = 0.0f;
-        __syncthreads();
-        for (int start = item.begin / PART * PART; start < item.end; start += PART) {
-            // Scores: a position for each thread.
-            int position = start + threadIdx.x;
-            bool seen = position >= item.begin && position < item.end;
-            u32 cell = looked ? known : seen ? cell_at(runs, item.runs, position) : NO_CELL;
-            looked = false;
-            value_rows[threadIdx.x] = cell == NO_CELL ? nullptr : row_of(kv, true, cell, kv_head, kv.value_row);
-            float dots[HEADS];
-            if (cell != NO_CELL) scores_of(a, kv.key_storage, row_of(kv, false, cell, kv_head, kv.key_row), q, count, dots);
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                if (h >= count) break;
-                float score = NEG_INF;
-                if (cell != NO_CELL) {
-                    score = dots[h] * a.scale;
-                    if (a.softcap > 0.0f) score = a.softcap * tanhf(score / a.softcap);
-                }
-                weights[h * PART + threadIdx.x] = score;
-            }
-            __syncthreads();
-            // Maximum and sum of a head, by one warp.
-            if (warp < count) {
-                float* w = weights + warp * PART;
-                float values[PART / WARP], max = NEG_INF, sum = 0.0f;
-#pragma unroll
-                for (int i = 0; i < PART / WARP; i++) {
-                    values[i] = w[i * WARP + lane];
-                    max = fmaxf(max, values[i]);
-                }
-                max = warp_max(max);
-#pragma unroll
-                for (int i = 0; i < PART / WARP; i++) {
-                    float e = max == NEG_INF ? 0.0f : expf(values[i] - max);
-                    w[i * WARP + lane] = e;
-                    sum += e;
-                }
-                sum = warp_sum(sum);
-                if (lane == 0) part_top[warp] = max, part_norm[warp] = sum;
-            }
-            __syncthreads();
-            // Values: each warp weighs 32 positions, two elements for each lane; then the warps' sums in order.
-            for (int d0 = 0; d0 < a.value_dim; d0 += SLICE) {
-                float acc[HEADS][2];
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) acc[h][0] = acc[h][1] = 0.0f;
-                int d = d0 + 2 * lane;
-                bool pairs = kv.value_storage == KV_F16 && a.value_dim % 2 == 0;
-                // Positions of this warp that are seen; of the others, weights are zero.
-                const u8** rows = value_rows + warp * WARP;
-                u32 mask = __ballot_sync(FULL_MASK, rows[lane] != nullptr);
-                for (int i0 = 0; mask >> i0 != 0 && i0 < WARP; i0 += 16) {
-                    if (!pairs) {
-                        for (int i = i0; i < i0 + 16; i++) {
-                            const u8* row = rows[i];
-                            if (row == nullptr) continue;
-                            float x = d < a.value_dim ? decoded(kv.value_storage, row, d, a.value_dim) : 0.0f;
-                            float y = d + 1 < a.value_dim ? decoded(kv.value_storage, row, d + 1, a.value_dim) : 0.0f;
-#pragma unroll
-                            for (int h = 0; h < HEADS; h++) {
-                                if (h >= count) break;
-                                float w = weights[h * PART + warp * WARP + i];
-                                acc[h][0] = fmaf(w, x, acc[h][0]);
-                                acc[h][1] = fmaf(w, y, acc[h][1]);
-                            }
-                        }
-                        continue;
-                    }
-                    u32 words[16];
-#pragma unroll
-                    for (int i = 0; i < 16; i++) {
-                        const u8* row = rows[i0 + i];
-                        words[i] = row != nullptr && d < a.value_dim ? *(const u32*)(row + 2 * d) : 0;
-                    }
-#pragma unroll
-                    for (int i = 0; i < 16; i++) {
-                        if (!(mask >> (i0 + i) & 1)) continue;
-                        float x = half_to_float(words[i] & 0xffff), y = half_to_float(words[i] >> 16);
-#pragma unroll
-                        for (int h = 0; h < HEADS; h++) {
-                            if (h >= count) break;
-                            float w = weights[h * PART + warp * WARP + i0 + i];
-                            acc[h][0] = fmaf(w, x, acc[h][0]);
-                            acc[h][1] = fmaf(w, y, acc[h][1]);
-                        }
-                    }
-                }
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    if (h >= count) break;
-                    ((float2*)(slices + (warp * HEADS + h) * SLICE))[lane] = make_float2(acc[h][0], acc[h][1]);
-                }
-                __syncthreads();
-                for (int i = threadIdx.x; i < count * SLICE; i += blockDim.x) {
-                    int h = i / SLICE, e = d0 + i % SLICE;
-                    if (e >= a.value_dim) continue;
-                    float sum = 0.0f;
-                    for (int w = 0; w < 8; w++) sum += slices[(w * HEADS + h) * SLICE + i % SLICE];
-                    float max = top[h], total = norm[h];
-                    merge(&max, &total, &result[h * a.value_dim + e], part_top[h], part_norm[h], sum);
-                }
-                __syncthreads();
-            }
-            if (threadIdx.x < count) {
-                float unused = 0.0f;
-                merge(&top[threadIdx.x], &norm[threadIdx.x], &unused, part_top[threadIdx.x], part_norm[threadIdx.x], 0.0f);
-            }
-            __syncthreads();
-        }
-        if (item.slot >= 0) {
-            // One of several parts: store it; the last one to arrive merges all of them in order.
-            int each = a.value_dim + 2;
-            float* slot = a.partial + ((long long)(item.slot + item.part) * a.heads + first_head) * each;
-            for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) {
-                slot[i / a.value_dim * each + 2 + i % a.value_dim] = result[i];
-            }
-            if (threadIdx.x < count) {
-                slot[threadIdx.x * each] = top[threadIdx.x];
-                slot[threadIdx.x * each + 1] = norm[threadIdx.x];
-            }
-            __threadfence();
-            __syncthreads();
-            if (threadIdx.x == 0) {
-                u32* counter = a.counters + (long long)item.slot * columns + work % columns;
-                u32 before = atomicAdd(counter, 1);
-                merges = before == (u32)item.parts - 1;
-                if (merges) *counter = 0;
-            }
-            __syncthreads();
-            if (!merges) continue;
-            __threadfence();
-            const float* parts = a.partial + ((long long)item.slot * a.heads + first_head) * each;
-            for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) {
-                int h = i / a.value_dim, d = i % a.value_dim;
-                float max = NEG_INF, sum = 0.0f, acc = 0.0f;
-                for (int p = 0; p < item.parts; p++) {
-                    const float* part = parts + ((long long)p * a.heads + h) * each;
-                    merge(&max, &sum, &acc, __ldcg(part), __ldcg(part + 1), __ldcg(part + 2 + d));
-                }
-                out[i] = sum > 0.0f ? acc / sum : 0.0f;
-            }
-        } else {
-            for (int i = threadIdx.x; i < count * a.value_dim; i += blockDim.x) {
-                float sum = norm[i / a.value_dim];
-                out[i] = sum > 0.0f ? result[i] / sum : 0.0f;
-            }
-        }
+        attend_item<MT>(a, kv, plan, item, s, fragments, weights, kv_head, lot, looked, known);
         __syncthreads();
     }
     if (!waited) wait_for_previous();
 }
+
+// Items with one query.
+extern "C" __global__ void __launch_bounds__(256, 2) attend_few(const __grid_constant__ AttendArgs a) { attend_all<1>(a); }
+
+// Items with several queries.
+extern "C" __global__ void __launch_bounds__(256, 1) attend_many(const __grid_constant__ AttendArgs a) { attend_all<4>(a); }
 
 struct CopyArgs {
     u8* to;

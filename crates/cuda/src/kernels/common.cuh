@@ -60,6 +60,83 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
     return r;
 }
 
+// Two floats as f16, the first in the low half.
+__device__ __forceinline__ u32 pack_f16(float low, float high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// A number that is not infinite in f16.
+__device__ __forceinline__ float finite_f16(float x) { return fabsf(x) > 65504.0f ? copysignf(65504.0f, x) : x; }
+
+// Arithmetic with two f16 numbers each.
+__device__ __forceinline__ u32 sub_f16(u32 a, u32 b) {
+    u32 r;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+__device__ __forceinline__ u32 fma_f16(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+// (word & mask) | bits, as one instruction.
+__device__ __forceinline__ u32 masked(u32 word, u32 mask, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(word), "r"(mask), "r"(bits));
+    return r;
+}
+
+// The low or the high half of a word in both halves.
+__device__ __forceinline__ u32 low_twice(u32 word) { return __byte_perm(word, 0, 0x1010); }
+__device__ __forceinline__ u32 high_twice(u32 word) { return __byte_perm(word, 0, 0x3232); }
+
+// c += a b on tensor cores: 16 rows, 8 columns, 16 products each.
+__device__ __forceinline__ void mma_f16(float c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_bf16(float c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Copies 16 bytes to shared memory; they are there when the copies committed with it were waited for.
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+    u32 address = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copy_to(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `LEFT` of the committed groups of copies are under way.
+template <int LEFT>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+template <int WORDS>
+__device__ __forceinline__ void load_words(const void* from, u32* to) {
+    if (WORDS % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < WORDS / 4; i++) ((uint4*)to)[i] = ((const uint4*)from)[i];
+    } else if (WORDS == 2) {
+        *(uint2*)to = *(const uint2*)from;
+    } else if (WORDS == 1) {
+        *to = *(const u32*)from;
+    }
+}
+
 __device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
@@ -76,23 +153,58 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// The reciprocal root mean square of a row, by one warp. Every norm of every kernel is this sum in this order.
-__device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, int lane) {
+// The sum of squares of a row is that of eight sums, each of every eighth group of 32 quads.
+#define SUB_SUMS 8
+
+__device__ __forceinline__ float add_squares(float4 v, float sum) {
+    sum = fmaf(v.x, v.x, sum);
+    sum = fmaf(v.y, v.y, sum);
+    sum = fmaf(v.z, v.z, sum);
+    return fmaf(v.w, v.w, sum);
+}
+
+// A lane's share of the `which`-th sum.
+__device__ __forceinline__ float sub_sum(const float* x, int n, int which, int lane) {
     float sum = 0.0f;
     if (n % 4 == 0) {
-#pragma unroll 5
-        for (int i = 4 * lane; i < n; i += 4 * WARP) {
-            float4 v = *(const float4*)(x + i);
-            sum = fmaf(v.x, v.x, sum);
-            sum = fmaf(v.y, v.y, sum);
-            sum = fmaf(v.z, v.z, sum);
-            sum = fmaf(v.w, v.w, sum);
+#pragma unroll 4
+        for (int i = which * WARP + lane; i < n / 4; i += SUB_SUMS * WARP) sum = add_squares(((const float4*)x)[i], sum);
+    } else {
+        for (int i = which * WARP + lane; i < n; i += SUB_SUMS * WARP) sum = fmaf(x[i], x[i], sum);
+    }
+    return sum;
+}
+
+__device__ __forceinline__ float inverse_of(const float sums[SUB_SUMS], int n, float eps) {
+    float sum = sums[0];
+#pragma unroll
+    for (int i = 1; i < SUB_SUMS; i++) sum += sums[i];
+    return __frcp_rn(__fsqrt_rn(sum / (float)n + eps));
+}
+
+// The reciprocal root mean square of a row, by one warp. Every norm of every kernel is this sum in this order.
+__device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, int lane) {
+    float sums[SUB_SUMS];
+#pragma unroll
+    for (int i = 0; i < SUB_SUMS; i++) sums[i] = 0.0f;
+    if (n % 4 == 0) {
+        for (int i = lane; i < n / 4; i += SUB_SUMS * WARP) {
+            float4 v[SUB_SUMS];
+#pragma unroll
+            for (int s = 0; s < SUB_SUMS; s++) {
+                int at = i + s * WARP;
+                v[s] = at < n / 4 ? ((const float4*)x)[at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+#pragma unroll
+            for (int s = 0; s < SUB_SUMS; s++) sums[s] = add_squares(v[s], sums[s]);
         }
     } else {
-        for (int i = lane; i < n; i += WARP) sum = fmaf(x[i], x[i], sum);
+#pragma unroll
+        for (int s = 0; s < SUB_SUMS; s++) sums[s] = sub_sum(x, n, s, lane);
     }
-    sum = warp_sum(sum);
-    return __frcp_rn(__fsqrt_rn(sum / (float)n + eps));
+#pragma unroll
+    for (int s = 0; s < SUB_SUMS; s++) sums[s] = warp_sum(sums[s]);
+    return inverse_of(sums, n, eps);
 }
 
 // Activation functions, numbered as `activation_code` in Rust numbers them.
@@ -104,9 +216,8 @@ __device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, i
 #define ACT_TANH 5
 #define ACT_SIGMOID 6
 
-__device__ __forceinline__ float activate(int function, float x) {
+__device__ __noinline__ float other_activation(int function, float x) {
     switch (function) {
-        case ACT_SILU: return x / (1.0f + expf(-x));
         case ACT_GELU_TANH: {
             float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
             return 0.5f * x * (1.0f + tanhf(inner));
@@ -117,6 +228,11 @@ __device__ __forceinline__ float activate(int function, float x) {
         case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
         default: return x;
     }
+}
+
+__device__ __forceinline__ float activate(int function, float x) {
+    if (function == ACT_NONE) return x;
+    return function == ACT_SILU ? x / (1.0f + expf(-x)) : other_activation(function, x);
 }
 
 // Element `i` of a row after its rotation by a row of a rope table.

@@ -4,23 +4,24 @@
 // take the fragments of `mma.m16n8k16`. Lane (g, t) = (lane / 4, lane % 4) takes of every 16 columns the four from 4 t on, for
 // rows g and g + 8. Rows and columns past the weight's end are zero.
 
+// Scales and offsets are f16 numbers, sixteen times what they are in the file.
+
 // Numbered as `DeviceFormat` in Rust numbers them.
-#define W4_HALF 0   // codes of 4 bits; f16 scale and offset for 32 columns
-#define W4_FLOAT 1  // codes of 4 bits; f32 scale and offset for 32 columns
-#define W8_HALF 2   // signed codes of 8 bits; f16 scale for 32 columns
-#define W8_FLOAT 3  // signed codes of 8 bits; f32 scale and offset for 16 columns
-#define W_BF16 4
-#define W_F16 5
-#define W_F32 6
+#define W4 0         // codes of 4 bits; scale and offset for 32 columns
+#define W8 1         // signed codes of 8 bits; scale for 32 columns
+#define W8_GROUPS 2  // signed codes of 8 bits; scale and offset for 16 columns
+#define W_BF16 3
+#define W_F16 4
+#define W_F32 5
 
 // 32-bit words of codes that a lane has for a pair of blocks (rows g and g + 8, 64 columns).
 __host__ __device__ constexpr int code_words(int format) {
-    return format <= W4_FLOAT ? 4 : format <= W8_FLOAT ? 8 : format <= W_F16 ? 16 : 32;
+    return format == W4 ? 4 : format <= W8_GROUPS ? 8 : format <= W_F16 ? 16 : 32;
 }
 
 // Bytes of the scales of one row for a pair of blocks.
 __host__ __device__ constexpr int scale_bytes(int format) {
-    return format == W4_HALF ? 8 : format == W4_FLOAT ? 16 : format == W8_HALF ? 4 : format == W8_FLOAT ? 32 : 0;
+    return format == W4 ? 8 : format == W8 ? 4 : format == W8_GROUPS ? 16 : 0;
 }
 
 // File formats, numbered as `file_format` in Rust numbers them.

@@ -1,9 +1,16 @@
 // Products with packed weights on tensor cores, for any number of rows of x.
 //
-// The columns are divided into contiguous ranges, whose number follows from k alone; an element of the result is the sum of
-// its ranges in order. Activations are split into bf16 numbers whose sum they are, so that products with integer codes are
-// exact. `linear_few` has a warp for every range of a tile of 16 outputs, for few rows; `linear_many` has a warp for all ranges
-// of two tiles. Both do the same sequence of operations for an element: its bits do not depend on the other rows.
+// The columns are divided into contiguous ranges, whose number follows from k alone. The products of a range are one chain of
+// `mma` instructions, 16 columns each, and an element of the result is the sum of its ranges in order. All kernels do the same
+// sequence of operations for an element, so its bits do not depend on the other rows.
+//
+// `linear_few` has a warp for every range of a tile of 16 outputs and stages up to 8 rows of x itself. The others read rows
+// that `stage_rows` has staged: `linear_several` has a warp for every range of two tiles and 32 rows, `linear_many` has blocks
+// of 128 outputs and 128 rows.
+//
+// Quantised weights are dequantised to f16 and multiplied with x in f16, x being a sixteenth and the weights sixteen times
+// what they are: so small weights keep their bits, and x may be as large as a million. Weights of bf16 and f16 are multiplied
+// as they are, and x is the sum of two such numbers. Weights of f32 and their x are sums of three bf16 numbers.
 
 struct Segment {
     const u8* codes;
@@ -20,6 +27,8 @@ struct LinearArgs {
     const float* norm;
     // Added to the result.
     const float* residual;
+    // Rows of x as `stage_rows` stores them.
+    u8* staged;
     Segment segments[3];
     int count, rows, k, pairs, ranges, pairs_per_range;
     int activation;
@@ -28,78 +37,103 @@ struct LinearArgs {
     float eps;
     // Tiles of all segments, or of one if they are gated.
     int tiles;
-    // Pairs of blocks that `linear_many` stages at once.
-    int chunk;
-    int unused;
 };
 
-__device__ __forceinline__ void mma(float c[4], const u32 a[4], const u32 b[2]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+constexpr int FORMAT = LINEAR_FORMAT;
+constexpr bool HALF = FORMAT <= W8_GROUPS || FORMAT == W_F16;
+constexpr int WP = FORMAT == W_F32 ? 3 : 1;
+constexpr int XP = FORMAT <= W8_GROUPS ? 1 : FORMAT == W_F32 ? 3 : 2;
+constexpr int CODE_WORDS = code_words(FORMAT), SCALE_WORDS = scale_bytes(FORMAT) / 4;
+// Bytes of a tile's codes and scales for a pair of blocks.
+constexpr int CODE_BYTES = CODE_WORDS * 4 * WARP, SCALE_BYTES = scale_bytes(FORMAT) * 16;
 
-// Four elements as bf16 numbers: the first part is rounded, each further one is the rounded rest.
-template <int PARTS>
-__device__ __forceinline__ void split(const float x[4], u32 parts[PARTS][2]) {
-    float r[4] = {x[0], x[1], x[2], x[3]};
-#pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-        parts[p][0] = pack_bf16(r[0], r[2]);
-        parts[p][1] = pack_bf16(r[1], r[3]);
-        r[0] -= low_bf16(parts[p][0]);
-        r[2] -= high_bf16(parts[p][0]);
-        r[1] -= low_bf16(parts[p][1]);
-        r[3] -= high_bf16(parts[p][1]);
+__device__ __forceinline__ void product(float c[4], const u32 a[4], u32 b0, u32 b1) {
+    if (HALF) {
+        mma_f16(c, a, b0, b1);
+    } else {
+        mma_bf16(c, a, b0, b1);
     }
 }
 
-// Codes of 4 bits as bf16 numbers 16 + code: the code is the upper part of the mantissa. Offsets are less 16 scales for it.
-__device__ __forceinline__ u32 nibbles(u32 word) { return (word & 0x00780078u) | 0x41804180u; }
-
-// Signed codes of 8 bits: bytes 0 and 2, and bytes 1 and 3.
-__device__ __forceinline__ void bytes(u32 word, u32* even, u32* odd) {
-    u32 biased = word ^ 0x80808080u;
-    float f[4];
+// Four elements of x as the parts that are multiplied: elements 0 and 2, and elements 1 and 3.
+__device__ __forceinline__ void split(const float x[4], u32 parts[XP][2]) {
+    float r[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) f[i] = __uint_as_float(__byte_perm(biased, 0x4b000000u, 0x7650 | i)) - 8388736.0f;
-    *even = pack_bf16(f[0], f[2]);
-    *odd = pack_bf16(f[1], f[3]);
+    for (int i = 0; i < 4; i++) r[i] = FORMAT <= W8_GROUPS ? finite_f16(x[i] * 0.0625f) : HALF ? finite_f16(x[i]) : x[i];
+#pragma unroll
+    for (int p = 0; p < XP; p++) {
+        if (HALF) {
+            parts[p][0] = pack_f16(r[0], r[2]);
+            parts[p][1] = pack_f16(r[1], r[3]);
+        } else {
+            parts[p][0] = pack_bf16(r[0], r[2]);
+            parts[p][1] = pack_bf16(r[1], r[3]);
+        }
+        r[0] -= HALF ? half_to_float(parts[p][0] & 0xffff) : low_bf16(parts[p][0]);
+        r[2] -= HALF ? half_to_float(parts[p][0] >> 16) : high_bf16(parts[p][0]);
+        r[1] -= HALF ? half_to_float(parts[p][1] & 0xffff) : low_bf16(parts[p][1]);
+        r[3] -= HALF ? half_to_float(parts[p][1] >> 16) : high_bf16(parts[p][1]);
+    }
 }
 
-__host__ __device__ constexpr int weight_parts(int format) { return format == W_F16 ? 2 : format == W_F32 ? 3 : 1; }
-__host__ __device__ constexpr int x_parts(int format) { return format <= W8_FLOAT ? 2 : 3; }
+// The codes and scales of a pair of blocks that a lane takes.
+struct Slot {
+    alignas(16) u32 codes[CODE_WORDS];
+    alignas(16) u32 low[SCALE_WORDS + 1];
+    alignas(16) u32 high[SCALE_WORDS + 1];
 
-// A fragment of 16 rows and 16 columns: half `j` of block `b` of a pair.
-template <int FORMAT>
-__device__ __forceinline__ void fragment(const u32* codes, int b, int j, u32 a[weight_parts(FORMAT)][4]) {
+    // Loads what lies at these addresses, which are those of the lane's codes and of the scales of its first row.
+    __device__ __forceinline__ void load(const u8* code, const u8* scale) {
+        load_words<CODE_WORDS>(code, codes);
+        if (SCALE_WORDS > 0) {
+            load_words<SCALE_WORDS>(scale, low);
+            load_words<SCALE_WORDS>(scale + 8 * scale_bytes(FORMAT), high);
+        }
+    }
+};
+
+// Codes of 4 bits at bits 0 and 16, and at bits 4 and 20, as f16 numbers: the bits of 1024 and the code, or sixteen times it.
+__device__ __forceinline__ u32 low_nibbles(u32 word) { return sub_f16(masked(word, 0x000f000fu, 0x64006400u), 0x64006400u); }
+__device__ __forceinline__ u32 high_nibbles(u32 word) {
+    return fma_f16(masked(word, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd400d400u);
+}
+
+// The weights of 16 rows and 16 columns: step `s` of a pair of blocks.
+__device__ __forceinline__ void fragment(const Slot& slot, int s, u32 a[WP][4]) {
+    int b = s / 2, j = s % 2;
 #pragma unroll
     for (int side = 0; side < 2; side++) {
-        if (FORMAT <= W4_FLOAT) {
-            u32 word = codes[b * 2 + side];
-            a[0][side] = nibbles(j ? word >> 1 : word << 3);
-            a[0][side + 2] = nibbles(j ? word >> 9 : word >> 5);
-        } else if (FORMAT <= W8_FLOAT) {
-            bytes(codes[b * 4 + side * 2 + j], &a[0][side], &a[0][side + 2]);
-        } else if (FORMAT == W_BF16) {
-            a[0][side] = codes[b * 8 + side * 4 + j * 2];
-            a[0][side + 2] = codes[b * 8 + side * 4 + j * 2 + 1];
+        const u32* scales = side ? slot.high : slot.low;
+        if (FORMAT == W4) {
+            u32 word = slot.codes[b * 2 + side];
+            u32 scale = low_twice(scales[b]), offset = high_twice(scales[b]);
+            a[0][side] = fma_f16(j ? high_nibbles(word) : low_nibbles(word), scale, offset);
+            a[0][side + 2] = fma_f16(j ? high_nibbles(word >> 8) : low_nibbles(word >> 8), scale, offset);
+        } else if (FORMAT <= W8_GROUPS) {
+            // A byte below 1024 in f16 is 1024 and the byte; codes are biased by 128.
+            u32 biased = slot.codes[b * 4 + side * 2 + j] ^ 0x80808080u;
+            u32 even = sub_f16(__byte_perm(biased, 0x64646464u, 0x4240), 0x64806480u);
+            u32 odd = sub_f16(__byte_perm(biased, 0x64646464u, 0x4341), 0x64806480u);
+            u32 scale, offset = 0;
+            if (FORMAT == W8) {
+                scale = b ? high_twice(scales[0]) : low_twice(scales[0]);
+            } else {
+                scale = low_twice(scales[s]);
+                offset = high_twice(scales[s]);
+            }
+            a[0][side] = fma_f16(even, scale, offset);
+            a[0][side + 2] = fma_f16(odd, scale, offset);
+        } else if (FORMAT <= W_F16) {
+            a[0][side] = slot.codes[b * 8 + side * 4 + j * 2];
+            a[0][side + 2] = slot.codes[b * 8 + side * 4 + j * 2 + 1];
         } else {
             float w[4];
-            if (FORMAT == W_F16) {
-                u32 first = codes[b * 8 + side * 4 + j * 2], second = codes[b * 8 + side * 4 + j * 2 + 1];
-                w[0] = half_to_float(first & 0xffff);
-                w[2] = half_to_float(first >> 16);
-                w[1] = half_to_float(second & 0xffff);
-                w[3] = half_to_float(second >> 16);
-            } else {
 #pragma unroll
-                for (int i = 0; i < 4; i++) w[i] = __uint_as_float(codes[b * 16 + side * 8 + j * 4 + i]);
-            }
-            u32 parts[weight_parts(FORMAT)][2];
-            split<weight_parts(FORMAT)>(w, parts);
+            for (int i = 0; i < 4; i++) w[i] = __uint_as_float(slot.codes[b * 16 + side * 8 + j * 4 + i]);
+            u32 parts[XP][2];
+            split(w, parts);
 #pragma unroll
-            for (int p = 0; p < weight_parts(FORMAT); p++) {
+            for (int p = 0; p < WP; p++) {
                 a[p][side] = parts[p][0];
                 a[p][side + 2] = parts[p][1];
             }
@@ -107,207 +141,84 @@ __device__ __forceinline__ void fragment(const u32* codes, int b, int j, u32 a[w
     }
 }
 
-// p += scale * acc + offset * sums, for the rows g and g + 8.
-__device__ __forceinline__ void add_scaled(float p[4], const float acc[4], float2 low, float2 high, float s0, float s1,
-                                           bool offsets) {
-    p[0] = fmaf(low.x, acc[0], p[0]);
-    p[1] = fmaf(low.x, acc[1], p[1]);
-    p[2] = fmaf(high.x, acc[2], p[2]);
-    p[3] = fmaf(high.x, acc[3], p[3]);
-    if (offsets) {
-        p[0] = fmaf(low.y, s0, p[0]);
-        p[1] = fmaf(low.y, s1, p[1]);
-        p[2] = fmaf(high.y, s0, p[2]);
-        p[3] = fmaf(high.y, s1, p[3]);
-    }
-}
-
-// Scale and offset of a row for block `b` and half `j` of a pair.
-template <int FORMAT>
-__device__ __forceinline__ float2 scale_of(const u32* scales, int b, int j) {
-    if (FORMAT == W4_HALF) {
-        float scale = half_to_float(scales[b] & 0xffff);
-        return make_float2(scale, fmaf(-16.0f, scale, half_to_float(scales[b] >> 16)));
-    }
-    if (FORMAT == W4_FLOAT) {
-        float scale = __uint_as_float(scales[b * 2]);
-        return make_float2(scale, fmaf(-16.0f, scale, __uint_as_float(scales[b * 2 + 1])));
-    }
-    if (FORMAT == W8_HALF) return make_float2(half_to_float(scales[0] >> (16 * b) & 0xffff), 0.0f);
-    return make_float2(__uint_as_float(scales[b * 4 + j * 2]), __uint_as_float(scales[b * 4 + j * 2 + 1]));
-}
-
-template <int WORDS>
-__device__ __forceinline__ void load_words(const void* from, u32* to) {
-    if (WORDS % 4 == 0) {
+// Adds the products of 16 columns: all parts of the weights with all parts of x whose product is not negligible.
+__device__ __forceinline__ void add_step(float c[4], const u32 a[WP][4], const uint4 x[XP], int s) {
 #pragma unroll
-        for (int i = 0; i < WORDS / 4; i++) ((uint4*)to)[i] = ((const uint4*)from)[i];
-    } else if (WORDS == 2) {
-        *(uint2*)to = *(const uint2*)from;
-    } else if (WORDS == 1) {
-        *to = *(const u32*)from;
-    }
-}
-
-// Where a lane finds the codes and scales of a tile.
-struct Weights {
-    const u8* codes;
-    const u8* scales;
-};
-
-template <int FORMAT>
-__device__ __forceinline__ Weights weights_of(const LinearArgs& a, int segment, int tile, int lane) {
-    const Segment& s = a.segments[segment];
-    long long pair = (long long)tile * a.pairs;
-    Weights weights = {s.codes + (pair * WARP + lane) * code_words(FORMAT) * 4,
-                       s.scales + (pair * 16 + lane / 4) * scale_bytes(FORMAT)};
-    return weights;
-}
-
-// The codes and scales of a pair of blocks that a lane takes.
-template <int FORMAT>
-struct Slot {
-    static constexpr int CODE_WORDS = code_words(FORMAT), SCALE_WORDS = scale_bytes(FORMAT) / 4;
-    alignas(16) u32 codes[CODE_WORDS];
-    alignas(16) u32 low[SCALE_WORDS + 1];
-    alignas(16) u32 high[SCALE_WORDS + 1];
-
-    // Loads a pair of the tile that begins at these addresses.
-    __device__ __forceinline__ void load(const Weights& from, int pair) {
-        load_words<CODE_WORDS>(from.codes + (u32)pair * (WARP * CODE_WORDS * 4), codes);
-        if (SCALE_WORDS > 0) {
-            const u8* scales = from.scales + (u32)pair * (16 * scale_bytes(FORMAT));
-            load_words<SCALE_WORDS>(scales, low);
-            load_words<SCALE_WORDS>(scales + 8 * scale_bytes(FORMAT), high);
+    for (int p = 0; p < WP; p++) {
+#pragma unroll
+        for (int q = 0; q < XP; q++) {
+            if (p + q <= 2) product(c, a[p], s % 2 ? x[q].z : x[q].x, s % 2 ? x[q].w : x[q].y);
         }
     }
-};
+}
 
-// Rows of x as the fragments of all warps: for every four columns their bf16 parts, and for every 16 columns their sum.
-template <int FORMAT>
+// Where the fragments of rows of x lie. A row has 128 bytes for each part of a pair of blocks: lane t of a row takes 16 bytes
+// of each half of the pair, four columns of two steps. The halves of odd rows are exchanged, so that two rows lie in
+// different banks.
 struct Staged {
-    static constexpr int PARTS = x_parts(FORMAT), WORDS = 2 * PARTS;
-    u32* parts;   // [rows][stride], WORDS for every four columns
-    float* sums;  // [groups of 16][columns]
-    int stride;   // words of a row
-    int columns;
+    u8* base;
+    int row_stride, pair_stride, part_stride;
 
-    // Parts of the four columns from 4 `quad` on, of one row. Those of a row that is not there stay as they are: zero.
-    __device__ __forceinline__ void get(int row, int quad, bool valid, u32 to[PARTS][2]) const {
-        const u32* from = parts + row * stride + quad * WORDS;
-        if (!valid) return;
-        if (PARTS == 2) {
-            uint4 v = *(const uint4*)from;
-            to[0][0] = v.x, to[0][1] = v.y, to[1][0] = v.z, to[1][1] = v.w;
-        } else {
+    // Stores the four columns of a quad of a row that begins at `at`.
+    __device__ __forceinline__ void put(u8* at, int row, int quad, const float v[4]) const {
+        u32 parts[XP][2];
+        split(v, parts);
+        int s = quad % 16 / 4, t = quad % 4;
+        u8* to = at + quad / 16 * pair_stride + (2 * t + (s / 2 ^ (row & 1))) * 16 + s % 2 * 8;
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                uint2 v = *(const uint2*)(from + 2 * p);
-                to[p][0] = v.x, to[p][1] = v.y;
-            }
-        }
-    }
-
-    // Stores the four columns of a quad. Four neighbouring threads have a group of 16 columns, whose sum they make.
-    __device__ __forceinline__ void put(int row, int quad, const float v[4]) {
-        u32 out[PARTS][2];
-        split<PARTS>(v, out);
-        u32* to = parts + row * stride + quad * WORDS;
-#pragma unroll
-        for (int p = 0; p < PARTS; p++) *(uint2*)(to + 2 * p) = make_uint2(out[p][0], out[p][1]);
-        float sum = (v[0] + v[1]) + (v[2] + v[3]);
-        // The quads of a row are a multiple of 16, so that all four are here.
-        u32 active = 0xfu << (threadIdx.x % WARP / 4 * 4);
-        sum += __shfl_xor_sync(active, sum, 1);
-        sum += __shfl_xor_sync(active, sum, 2);
-        if (quad % 4 == 0) sums[quad / 4 * columns + row] = sum;
-    }
-
-    // Copies `rows` rows of the columns from `col0` on, `quads` times four of them, by all threads of the block.
-    __device__ __forceinline__ void fill(const LinearArgs& a, const float* x, int rows, int col0, int quads,
-                                         const float* inverse) {
-        for (int i = threadIdx.x; i < rows * quads; i += blockDim.x) {
-            int row = i / quads, quad = i % quads, col = col0 + 4 * quad;
-            const float* from = x + (long long)row * a.k + col;
-            float v[4] = {0.0f, 0.0f, 0.0f, 0.0f}, w[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-            if (a.k % 4 == 0) {
-                if (col < a.k) {
-                    *(float4*)v = *(const float4*)from;
-                    if (a.norm) *(float4*)w = *(const float4*)(a.norm + col);
-                }
-            } else {
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    if (col + e < a.k) {
-                        v[e] = from[e];
-                        if (a.norm) w[e] = a.norm[col + e];
-                    }
-                }
-            }
-            if (a.norm) {
-                float inv = inverse[row];
-#pragma unroll
-                for (int e = 0; e < 4; e++) v[e] = v[e] * inv * w[e];
-            }
-            put(row, quad, v);
-        }
+        for (int p = 0; p < XP; p++) *(uint2*)(to + p * part_stride) = make_uint2(parts[p][0], parts[p][1]);
     }
 };
 
-// Words of a row of staged fragments: rows lie in different banks.
-__host__ __device__ constexpr int staged_stride(int words) { return words + 16 - words % 32; }
+// The bytes of half `h` of a pair of a row that lane t takes.
+__device__ __forceinline__ int half_of_pair(int row, int t, int h) { return (2 * t + (h ^ (row & 1))) * 16; }
 
-// The fragments of a pair of blocks, zero to begin with.
-template <int FORMAT>
-struct Operand {
-    u32 parts[4][x_parts(FORMAT)][2];
-
-    __device__ __forceinline__ Operand() {
+// The four columns of a quad, normalised if there is a norm.
+__device__ __forceinline__ void load_quad(const LinearArgs& a, const float* x, int quad, float inverse, float v[4]) {
+    int col = 4 * quad;
+    float w[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    v[0] = v[1] = v[2] = v[3] = 0.0f;
+    if (a.k % 4 == 0) {
+        if (col < a.k) {
+            *(float4*)v = *(const float4*)(x + col);
+            if (a.norm) *(float4*)w = *(const float4*)(a.norm + col);
+        }
+    } else {
 #pragma unroll
-        for (int i = 0; i < 4 * x_parts(FORMAT) * 2; i++) (&parts[0][0][0])[i] = 0;
+        for (int e = 0; e < 4; e++) {
+            if (col + e < a.k) {
+                v[e] = x[col + e];
+                if (a.norm) w[e] = a.norm[col + e];
+            }
+        }
     }
-};
+    if (a.norm) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) v[e] = v[e] * inverse * w[e];
+    }
+}
 
-// Adds the products of a pair of blocks with eight rows of x to a sum. `quad` is the pair's first in the staged rows.
-template <int FORMAT>
-__device__ __forceinline__ void add_pair(const Slot<FORMAT>& slot, const Staged<FORMAT>& x, Operand<FORMAT>& operand, int quad,
-                                         int row0, int rows, float total[4]) {
-    int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-    bool valid = row0 + g < rows;
-#pragma unroll
-    for (int i = 0; i < 4; i++) x.get(row0 + g, quad + i * 4 + t, valid, operand.parts[i]);
-#pragma unroll
-    for (int b = 0; b < 2; b++) {
-        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            u32 (*parts)[2] = operand.parts[b * 2 + j];
-            u32 w[weight_parts(FORMAT)][4];
-            fragment<FORMAT>(slot.codes, b, j, w);
-            float* to = FORMAT <= W8_FLOAT ? acc : total;
-#pragma unroll
-            for (int p = 0; p < weight_parts(FORMAT); p++) {
-#pragma unroll
-                for (int q = 0; q < x_parts(FORMAT); q++) {
-                    if (p + q <= 2) mma(to, w[p], parts[q]);
-                }
-            }
-            if (FORMAT == W8_FLOAT) {
-                float2 s = *(const float2*)(x.sums + (quad / 4 + b * 2 + j) * x.columns + row0 + 2 * t);
-                add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, j), scale_of<FORMAT>(slot.high, b, j), s.x, s.y, true);
-                acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
-            }
-        }
-        if (FORMAT < W8_FLOAT) {
-            float2 s = make_float2(0.0f, 0.0f);
-            if (FORMAT <= W4_FLOAT) {
-                const float* first = x.sums + (quad / 4 + b * 2) * x.columns + row0 + 2 * t;
-                float2 low = *(const float2*)first, high = *(const float2*)(first + x.columns);
-                s = make_float2(low.x + high.x, low.y + high.y);
-            }
-            add_scaled(total, acc, scale_of<FORMAT>(slot.low, b, 0), scale_of<FORMAT>(slot.high, b, 0), s.x, s.y,
-                       FORMAT <= W4_FLOAT);
-        }
+// Stages rows of x for the kernels of many rows: eight rows of a part of a pair are 1,024 bytes. A block of eight warps for
+// each row.
+extern "C" __global__ void __launch_bounds__(256) stage_rows(const __grid_constant__ LinearArgs a) {
+    __shared__ float squares[SUB_SUMS];
+    begin();
+    int row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    Staged x = {a.staged, 128, XP * 1024, 1024};
+    u8* at = x.base + (long long)(row / 8) * a.pairs * x.pair_stride + row % 8 * 128;
+    const float* from = a.x + (long long)row * a.k;
+    bool valid = row < a.rows;
+    if (a.norm && valid) {
+        float sum = warp_sum(sub_sum(from, a.k, warp, lane));
+        if (lane == 0) squares[warp] = sum;
+        __syncthreads();
+    }
+    float inverse = a.norm && valid ? inverse_of(squares, a.k, a.eps) : 1.0f;
+#pragma unroll 4
+    for (int quad = threadIdx.x; quad < a.pairs * 16; quad += 256) {
+        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (valid) load_quad(a, from, quad, inverse, v);
+        x.put(at, row, quad, v);
     }
 }
 
@@ -324,9 +235,8 @@ __device__ __forceinline__ Place place_of(const LinearArgs& a, int work) {
     return place;
 }
 
-// Bias, activation, gate and sum of one element, and its place in memory. The residual may be loaded already.
-__device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up,
-                                       bool known, float residual) {
+// Bias, activation, gate and sum of one element, and its place in memory.
+__device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up) {
     const Segment& s = a.segments[segment];
     if (output >= s.n || row >= a.rows) return;
     if (s.bias) y += s.bias[output];
@@ -336,114 +246,130 @@ __device__ __forceinline__ void finish(const LinearArgs& a, int segment, int out
         y = y * up;
     }
     long long at = (long long)row * s.n + output;
-    if (a.residual) y = (known ? residual : a.residual[at]) + y;
+    if (a.residual) y = a.residual[at] + y;
     s.out[at] = y;
 }
 
-// Pairs of blocks that a warp has loaded ahead.
-__host__ __device__ constexpr int depth(int format) {
-    return format <= W4_FLOAT ? 4 : format <= W_F16 ? 2 : 1;
+__device__ __noinline__ void finish_quad(const LinearArgs& a, int segment, int output, int row, float4 y, float4 up) {
+    finish(a, segment, output, row, y.x, up.x);
+    finish(a, segment, output + 1, row, y.y, up.y);
+    finish(a, segment, output + 2, row, y.z, up.z);
+    finish(a, segment, output + 3, row, y.w, up.w);
 }
 
-// A narrow row that is normalised: every warp has it in registers, takes its norm, and stages a part of it.
-struct NarrowRow {
-    static constexpr int MOST = 1024, QUADS = MOST / 4 / WARP;
-    float4 weight[QUADS];
+// Where the codes and scales of a tile are.
+struct Weights {
+    const u8* codes;
+    const u8* scales;
 
-    __device__ __forceinline__ static bool fits(const LinearArgs& a) {
-        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.k <= MOST;
+    __device__ __forceinline__ Weights(const LinearArgs& a, Place place) {
+        const Segment& s = a.segments[place.segment];
+        long long pair = (long long)place.tile * a.pairs;
+        codes = s.codes + pair * CODE_BYTES;
+        scales = s.scales + pair * SCALE_BYTES;
     }
 
-    __device__ __forceinline__ void load_weight(const LinearArgs& a, int lane) {
+    __device__ __forceinline__ void load(Slot& slot, int pair, int lane) const {
+        slot.load(codes + (long long)pair * CODE_BYTES + lane * CODE_WORDS * 4,
+                  scales + (long long)pair * SCALE_BYTES + lane / 4 * scale_bytes(FORMAT));
+    }
+};
+
+// Pairs of blocks that a warp of `linear_few` has loaded ahead.
+constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
+
+// A normalised row whose quads are in the registers of the first eight warps: norm weights are read before x is there.
+struct RowInRegisters {
+    static constexpr int QUADS = 4, THREADS = SUB_SUMS * WARP;
+    float4 weight[QUADS];
+
+    __device__ __forceinline__ static bool fits(const LinearArgs& a, int warps) {
+        int most = warps < SUB_SUMS ? warps * WARP : QUADS * THREADS;
+        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.pairs * 16 <= most;
+    }
+
+    __device__ __forceinline__ static float4 load(const LinearArgs& a, const float* from, int i) {
+        int quad = threadIdx.x + i * THREADS;
+        return threadIdx.x < THREADS && 4 * quad < a.k ? ((const float4*)from)[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    __device__ __forceinline__ void load_weight(const LinearArgs& a) {
 #pragma unroll
-        for (int i = 0; i < QUADS; i++) {
-            int at = 4 * (lane + i * WARP);
-            weight[i] = at < a.k ? *(const float4*)(a.norm + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        }
+        for (int i = 0; i < QUADS; i++) weight[i] = load(a, a.norm, i);
     }
 
     // The same sums as `inverse_rms`, in the same order.
-    template <int FORMAT>
-    __device__ __forceinline__ void stage(const LinearArgs& a, Staged<FORMAT>& x, int warp, int warps, int lane) const {
+    __device__ __forceinline__ void stage(const LinearArgs& a, const Staged& x, float* squares) const {
         float4 v[QUADS];
 #pragma unroll
-        for (int i = 0; i < QUADS; i++) {
-            int at = 4 * (lane + i * WARP);
-            v[i] = at < a.k ? *(const float4*)(a.x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        }
+        for (int i = 0; i < QUADS; i++) v[i] = load(a, a.x, i);
         float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < QUADS; i++) {
-            sum = fmaf(v[i].x, v[i].x, sum);
-            sum = fmaf(v[i].y, v[i].y, sum);
-            sum = fmaf(v[i].z, v[i].z, sum);
-            sum = fmaf(v[i].w, v[i].w, sum);
-        }
+        for (int i = 0; i < QUADS; i++) sum = add_squares(v[i], sum);
         sum = warp_sum(sum);
-        float inv = __frcp_rn(__fsqrt_rn(sum / (float)a.k + a.eps));
+        if (threadIdx.x % WARP == 0 && threadIdx.x < THREADS) squares[threadIdx.x / WARP] = sum;
+        if (threadIdx.x < SUB_SUMS && threadIdx.x >= blockDim.x / WARP) squares[threadIdx.x] = 0.0f;
+        __syncthreads();
+        float inverse = inverse_of(squares, a.k, a.eps);
 #pragma unroll
         for (int i = 0; i < QUADS; i++) {
-            int quad = lane + i * WARP;
-            if (i % warps != warp || quad >= a.pairs * 16) continue;
-            float y[4] = {v[i].x * inv * weight[i].x, v[i].y * inv * weight[i].y, v[i].z * inv * weight[i].z,
-                          v[i].w * inv * weight[i].w};
-            x.put(0, quad, y);
+            int quad = threadIdx.x + i * THREADS;
+            if (threadIdx.x >= THREADS || quad >= a.pairs * 16) break;
+            float y[4] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z,
+                          v[i].w * inverse * weight[i].w};
+            x.put(x.base, 0, quad, y);
         }
     }
 };
 
-// Eight rows for each block in y. Shared memory: [8] inverses, two times [warps][16][8] sums, staged rows.
+// Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][rows][16] sums, staged rows.
 extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
-    extern __shared__ __align__(16) float shared[];
-    constexpr int FORMAT = LINEAR_FORMAT, COLUMNS = 8, DEPTH = depth(FORMAT);
+    extern __shared__ __align__(128) float shared[];
     int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    int range = warp % a.ranges, side = warp / a.ranges;
-    int row0 = blockIdx.y * COLUMNS, rows = min(COLUMNS, a.rows - row0);
-    const float* from = a.x + (long long)row0 * a.k;
-    float* inverse = shared;
-    float* sums = shared + COLUMNS;
-    Staged<FORMAT> x;
-    x.columns = COLUMNS;
-    x.stride = staged_stride(a.pairs * 16 * x.WORDS);
-    x.sums = sums + 2 * warps * 16 * COLUMNS;
-    x.parts = (u32*)(x.sums + a.pairs * 4 * COLUMNS);
-    Operand<FORMAT> operand;
+    int range = warp % a.ranges, side = warp / a.ranges, rows = a.rows;
+    float* squares = shared;
+    float* all_sums = shared + 8 * SUB_SUMS;
+    Staged x = {(u8*)(all_sums + 2 * warps * 16 * rows), a.pairs * XP * 128, XP * 128, 128};
 
     // Weights are read while the kernel that computes x ends.
     let_next_start();
-    int first = range * a.pairs_per_range;
-    int last = min(first + a.pairs_per_range, a.pairs);
-    Slot<FORMAT> slots[DEPTH];
+    int first = range * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
+    Slot slots[DEPTH];
     Place place = place_of(a, blockIdx.x);
     if (a.gated) place.segment = side, place.tile = blockIdx.x;
-    Weights weights = weights_of<FORMAT>(a, place.segment, place.tile, lane);
+    Weights weights(a, place);
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
-        if (first + i < last) slots[i].load(weights, first + i);
+        if (first + i < last) weights.load(slots[i], first + i, lane);
     }
-    bool narrow = NarrowRow::fits(a);
-    NarrowRow row;
-    if (narrow) row.load_weight(a, lane);
-    wait_for_previous();
-    // The first tile's residual is there before its sums are.
-    float early = 0.0f;
-    int early_output = place.tile * 16 + threadIdx.x % 16;
-    if (a.residual && threadIdx.x < 16 * rows && early_output < a.segments[0].n) {
-        early = a.residual[(long long)(row0 + threadIdx.x / 16) * a.segments[0].n + early_output];
-    }
-    if (narrow) {
-        row.stage<FORMAT>(a, x, warp, warps, lane);
+    if (RowInRegisters::fits(a, warps)) {
+        RowInRegisters row;
+        row.load_weight(a);
+        wait_for_previous();
+        row.stage(a, x, squares);
     } else {
+        wait_for_previous();
         if (a.norm) {
-            for (int i = warp; i < rows; i += warps) {
-                float value = inverse_rms(from + (long long)i * a.k, a.k, a.eps, lane);
-                if (lane == 0) inverse[i] = value;
+            for (int i = warp; i < rows * SUB_SUMS; i += warps) {
+                float sum = warp_sum(sub_sum(a.x + (long long)(i / SUB_SUMS) * a.k, a.k, i % SUB_SUMS, lane));
+                if (lane == 0) squares[i] = sum;
             }
             __syncthreads();
         }
-        x.fill(a, from, rows, 0, a.pairs * 16, inverse);
+        for (int row = 0; row < rows; row++) {
+            float inverse = a.norm ? inverse_of(squares + row * SUB_SUMS, a.k, a.eps) : 1.0f;
+#pragma unroll 4
+            for (int quad = threadIdx.x; quad < a.pairs * 16; quad += blockDim.x) {
+                float v[4];
+                load_quad(a, a.x + (long long)row * a.k, quad, inverse, v);
+                x.put(x.base + row * x.row_stride, row, quad, v);
+            }
+        }
     }
     __syncthreads();
+    const u8* mine = x.base + g * x.row_stride;
+    bool valid = g < rows;
+    int turn = 0;
     for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
         int tile = place.tile, segment = place.segment;
         float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -452,135 +378,330 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
             for (int d = 0; d < DEPTH; d++) {
                 int pair = base + d;
                 if (pair >= last) break;
-                add_pair<FORMAT>(slots[d], x, operand, pair * 16, 0, rows, total);
-                if (pair + DEPTH < last) slots[d].load(weights, pair + DEPTH);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    uint4 parts[XP];
+#pragma unroll
+                    for (int p = 0; p < XP; p++) {
+                        const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
+                        parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+                    }
+#pragma unroll
+                    for (int s = 2 * h; s < 2 * h + 2; s++) {
+                        u32 w[WP][4];
+                        fragment(slots[d], s, w);
+                        add_step(total, w, parts, s);
+                    }
+                }
+                if (pair + DEPTH < last) weights.load(slots[d], pair + DEPTH, lane);
             }
         }
         // The next tile's first weights.
         if (work + gridDim.x < a.tiles) {
             place = place_of(a, work + gridDim.x);
             if (a.gated) place.segment = side, place.tile = work + gridDim.x;
-            weights = weights_of<FORMAT>(a, place.segment, place.tile, lane);
+            weights = Weights(a, place);
 #pragma unroll
             for (int i = 0; i < DEPTH; i++) {
-                if (first + i < last) slots[i].load(weights, first + i);
+                if (first + i < last) weights.load(slots[i], first + i, lane);
             }
         }
-        // Sums of the ranges: [warp][row of x][16].
-        float* mine = sums + warp * 16 * COLUMNS;
-        mine[2 * t * 16 + g] = total[0];
-        mine[(2 * t + 1) * 16 + g] = total[1];
-        mine[2 * t * 16 + g + 8] = total[2];
-        mine[(2 * t + 1) * 16 + g + 8] = total[3];
+        // Sums of the ranges: [warp][row of x][16]. The next tile's lie in the other buffer: these may still be read when its
+        // first warp comes.
+        float* sums = all_sums + (turn ? warps * 16 * rows : 0);
+        turn ^= 1;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = 2 * t + i % 2;
+            if (row < rows) sums[(warp * rows + row) * 16 + g + i / 2 * 8] = total[i];
+        }
         __syncthreads();
         for (int e = threadIdx.x; e < 16 * rows; e += blockDim.x) {
             float y = 0.0f, up = 0.0f;
-            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * COLUMNS + e];
+#pragma unroll 4
+            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * rows + e];
             if (a.gated) {
-                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * COLUMNS + e];
+#pragma unroll 4
+                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * rows + e];
             }
-            bool known = work == blockIdx.x && e == threadIdx.x;
-            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, row0 + e / 16, y, up, known, early);
+            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, e / 16, y, up);
         }
-        // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
-        sums = sums == shared + COLUMNS ? sums + warps * 16 * COLUMNS : shared + COLUMNS;
     }
 }
 
-// Blocks of `linear_many` that a multiprocessor runs at once: two where few registers spill for it.
-#if __CUDA_ARCH__ == 900 && (LINEAR_FORMAT == W4_HALF || LINEAR_FORMAT == W8_HALF)
-#define MANY_BLOCKS 2
-#else
-#define MANY_BLOCKS 1
-#endif
-
-// 32 rows for each block in y; each warp has two tiles: neighbours, or those of the gate and of what it gates.
-// Shared memory: [32] inverses, staged rows of one range.
-extern "C" __global__ void __launch_bounds__(256, MANY_BLOCKS) linear_many(const __grid_constant__ LinearArgs a) {
-    extern __shared__ __align__(16) float shared[];
-    constexpr int FORMAT = LINEAR_FORMAT, NT = 4, COLUMNS = 8 * NT;
-    int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    float* inverse = shared;
-    Staged<FORMAT> x;
-    x.columns = COLUMNS;
-    x.stride = staged_stride(a.chunk * 16 * x.WORDS);
-    x.sums = shared + COLUMNS;
-    x.parts = (u32*)(x.sums + a.chunk * 4 * COLUMNS);
-    int row0 = blockIdx.y * COLUMNS, rows = min(COLUMNS, a.rows - row0);
-    const float* from = a.x + (long long)row0 * a.k;
-    int work = (blockIdx.x * warps + warp) * (a.gated ? 1 : 2);
+// Staged rows, 32 for each block in y. A warp for each range of two tiles: neighbours, or those of the gate and of what it
+// gates. Shared memory: [ranges][2][32][16] sums.
+extern "C" __global__ void __launch_bounds__(512, 1) linear_several(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(128) float shared[];
+    constexpr int NT = 4, COLUMNS = 8 * NT;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int first = warp * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
+    int unit = blockIdx.x * (a.gated ? 1 : 2), row0 = blockIdx.y * COLUMNS;
     Place places[2];
     bool valid[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        places[m] = place_of(a, a.gated ? work : work + m);
-        if (a.gated) places[m].segment = m, places[m].tile = work;
-        valid[m] = (a.gated ? work : work + m) < a.tiles;
+        valid[m] = (a.gated ? unit : unit + m) < a.tiles;
+        places[m] = place_of(a, a.gated || !valid[m] ? unit : unit + m);
+        if (a.gated) places[m].segment = m, places[m].tile = unit;
     }
+    Weights weights[2] = {Weights(a, places[0]), Weights(a, places[1])};
     // The next pair's weights are loaded while a pair is multiplied, except where they would fill the registers.
-    constexpr bool AHEAD = FORMAT != W_F32;
-    Slot<FORMAT> ahead[2];
-    Weights weights[2];
+    constexpr bool AHEAD = FORMAT <= W8;
+    Slot ahead[2];
     let_next_start();
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        weights[m] = weights_of<FORMAT>(a, places[m].segment, places[m].tile, lane);
-        if (AHEAD && valid[m]) ahead[m].load(weights[m], 0);
+        if (AHEAD && first < last) weights[m].load(ahead[m], first, lane);
     }
     wait_for_previous();
-    if (a.norm) {
-        for (int i = warp; i < rows; i += warps) {
-            float value = inverse_rms(from + (long long)i * a.k, a.k, a.eps, lane);
-            if (lane == 0) inverse[i] = value;
-        }
-        __syncthreads();
-    }
+    long long octet = (long long)a.pairs * XP * 1024;
+    const u8* x = a.staged + row0 / 8 * octet + g * 128;
+    int octets = min(NT, (a.rows - row0 + 7) / 8);
     float total[2][NT][4];
 #pragma unroll
     for (int i = 0; i < 2 * NT * 4; i++) (&total[0][0][0])[i] = 0.0f;
-    for (int range = 0; range < a.ranges; range++) {
-        int first = range * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
-        float part[2][NT][4];
+    for (int pair = first; pair < last; pair++) {
+        Slot slot[2];
 #pragma unroll
-        for (int i = 0; i < 2 * NT * 4; i++) (&part[0][0][0])[i] = 0.0f;
-        int staged = first;
-        for (int pair = first; pair < last; pair++) {
-            if ((pair - first) % a.chunk == 0) {
-                __syncthreads();
-                staged = pair;
-                x.fill(a, from, rows, pair * 64, min(a.chunk, last - pair) * 16, inverse);
-                __syncthreads();
-            }
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-                if (!valid[m]) continue;
-                Slot<FORMAT> slot;
-                if (AHEAD) {
-                    slot = ahead[m];
-                    if (pair + 1 < a.pairs) ahead[m].load(weights[m], pair + 1);
-                } else {
-                    slot.load(weights[m], pair);
-                }
-#pragma unroll
-                for (int i = 0; i < NT; i++) {
-                    Operand<FORMAT> operand;
-                    add_pair<FORMAT>(slot, x, operand, (pair - staged) * 16, i * 8, rows, part[m][i]);
-                }
+        for (int m = 0; m < 2; m++) {
+            if (AHEAD) {
+                slot[m] = ahead[m];
+                if (pair + 1 < last) weights[m].load(ahead[m], pair + 1, lane);
+            } else {
+                weights[m].load(slot[m], pair, lane);
             }
         }
 #pragma unroll
-        for (int i = 0; i < 2 * NT * 4; i++) (&total[0][0][0])[i] += (&part[0][0][0])[i];
+        for (int h = 0; h < 2; h++) {
+            uint4 parts[NT][XP];
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+                const u8* from = x + i * octet + (long long)pair * XP * 1024 + half_of_pair(g, t, h);
+#pragma unroll
+                for (int p = 0; p < XP; p++) {
+                    parts[i][p] = i < octets ? *(const uint4*)(from + p * 1024) : make_uint4(0, 0, 0, 0);
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+#pragma unroll
+                for (int s = 2 * h; s < 2 * h + 2; s++) {
+                    u32 w[WP][4];
+                    fragment(slot[m], s, w);
+#pragma unroll
+                    for (int i = 0; i < NT; i++) add_step(total[m][i], w, parts[i], s);
+                }
+            }
+        }
     }
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        if (!valid[m] || (a.gated && m == 1)) continue;
 #pragma unroll
         for (int i = 0; i < NT; i++) {
+            float* to = shared + ((warp * 2 + m) * COLUMNS + i * 8 + 2 * t) * 16 + g;
+            to[0] = total[m][i][0];
+            to[16] = total[m][i][1];
+            to[8] = total[m][i][2];
+            to[24] = total[m][i][3];
+        }
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < 2 * COLUMNS * 16; e += blockDim.x) {
+        int m = e / (COLUMNS * 16), output = places[m].tile * 16 + e % 16, row = row0 + e / 16 % COLUMNS;
+        if (!valid[m] || (a.gated && m == 1)) continue;
+        float y = 0.0f, up = 0.0f;
+        for (int r = 0; r < a.ranges; r++) y += shared[r * 2 * COLUMNS * 16 + e];
+        if (a.gated) {
+            for (int r = 0; r < a.ranges; r++) up += shared[(r * 2 + 1) * COLUMNS * 16 + e];
+        }
+        finish(a, places[m].segment, output, row, y, up);
+    }
+}
+
+// Stages of the ring of `linear_many` and pairs of blocks of a stage, as `ring_pairs` in Rust has them.
+constexpr int GROUP = XP == 1 ? 2 : 1, STAGES = XP == 3 ? 2 : 3;
+constexpr int MANY_TILES = 8, MANY_ROWS = 128;
+constexpr int MANY_THREADS = 256;
+constexpr int X_BYTES = MANY_ROWS * 128 * XP;
+constexpr int STAGED_PAIR_BYTES = X_BYTES + MANY_TILES * (CODE_BYTES + SCALE_BYTES);
+
+// Staged rows, 128 for each block in x, and eight tiles of outputs for each block in y: neighbours, or gates and what they
+// gate in turn. Each of the eight warps has two of the tiles and 64 rows. Shared memory: a ring of stages, each some pairs of
+// blocks of the rows, the codes and the scales.
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) linear_many(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(128) u8 ring[];
+    __shared__ const u8* bases[MANY_TILES][2];
+    // Fragments of x are loaded for LOT times eight rows, while those before them are multiplied.
+    constexpr int NT = MANY_ROWS / (MANY_THREADS / 4 / WARP * 8), LOT = XP == 1 ? NT / 2 : 2, LOTS = 2 * NT / LOT;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
+    auto place_at = [&](int i) {
+        Place place = {i % 2, unit0 + i / 2};
+        return a.gated ? place : place_of(a, unit0 + i);
+    };
+    // Tiles and rows that are not there are loaded as others, and their results are not stored.
+    if (threadIdx.x < MANY_TILES) {
+        int last = a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0;
+        Place place = place_at(min((int)threadIdx.x, last));
+        const Segment& s = a.segments[place.segment];
+        long long pair = (long long)place.tile * a.pairs;
+        bases[threadIdx.x][0] = s.codes + pair * CODE_BYTES;
+        bases[threadIdx.x][1] = s.scales + pair * SCALE_BYTES;
+    }
+    begin();
+    __syncthreads();
+    constexpr int X_CHUNKS = X_BYTES / 16 / MANY_THREADS;
+    int octet = a.pairs * XP * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+    const u8* x = a.staged + (long long)(row0 / 8) * octet;
+    int offsets[X_CHUNKS];
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int output = places[m].tile * 16 + g + e / 2 * 8, row = row0 + i * 8 + 2 * t + e % 2;
-                finish(a, places[m].segment, output, row, total[m][i][e], total[1][i][e], false, 0.0f);
+    for (int i = 0; i < X_CHUNKS; i++) {
+        int chunk = i * MANY_THREADS + threadIdx.x;
+        offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
+    }
+    auto load_pair = [&](int pair, u8* to) {
+        const u8* rows = x + (long long)pair * (XP * 1024);
+#pragma unroll
+        for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * MANY_THREADS + threadIdx.x) * 16, rows + offsets[i]);
+        to += X_BYTES;
+#pragma unroll
+        for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / MANY_THREADS; i++) {
+            int chunk = i * MANY_THREADS + threadIdx.x;
+            const u8* from = bases[chunk / (CODE_BYTES / 16)][0] + chunk % (CODE_BYTES / 16) * 16;
+            copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
+        }
+        to += MANY_TILES * CODE_BYTES;
+        if (SCALE_BYTES > 0 && threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
+            constexpr int EACH = SCALE_BYTES > 0 ? SCALE_BYTES / 16 : 1;
+            const u8* from = bases[threadIdx.x / EACH][1] + threadIdx.x % EACH * 16;
+            copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
+        }
+    };
+    int groups = (a.pairs + GROUP - 1) / GROUP;
+    auto load_stage = [&](int group) {
+        if (group < groups) {
+            u8* to = ring + group % STAGES * (GROUP * STAGED_PAIR_BYTES);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (group * GROUP + i < a.pairs) load_pair(group * GROUP + i, to + i * STAGED_PAIR_BYTES);
             }
+        }
+        commit_copies();
+    };
+    float acc[2][NT][4], total[2][NT][4];
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) (&acc[0][0][0])[i] = (&total[0][0][0])[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) load_stage(i);
+    int tile0 = warp % 4 * 2, left = a.pairs_per_range;
+    // Where this lane's fragments of the first eight rows are in a pair.
+    int mine = warp / 4 * NT * (XP * 1024) + g * 128;
+    for (int group = 0; group < groups; group++) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        load_stage(group + STAGES - 1);
+#pragma unroll
+        for (int in = 0; in < GROUP; in++) {
+            if (group * GROUP + in >= a.pairs) break;
+            const u8* pair = ring + group % STAGES * (GROUP * STAGED_PAIR_BYTES) + in * STAGED_PAIR_BYTES;
+            Slot slots[2];
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                const u8* codes = pair + X_BYTES + (tile0 + m) * CODE_BYTES + lane * CODE_WORDS * 4;
+                const u8* scales = pair + X_BYTES + MANY_TILES * CODE_BYTES + (tile0 + m) * SCALE_BYTES;
+                slots[m].load(codes, scales + g * scale_bytes(FORMAT));
+            }
+            uint4 parts[2][LOT][XP];
+            auto load_lot = [&](int l) {
+                int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
+                const u8* from = pair + mine + i0 * (XP * 1024) + half_of_pair(g, t, h);
+#pragma unroll
+                for (int i = 0; i < LOT * XP; i++) parts[l % 2][i / XP][i % XP] = *(const uint4*)(from + i * 1024);
+            };
+            u32 w[2][2][2][WP][4];
+            auto load_weights = [&](int h) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) fragment(slots[i / 2], 2 * h + i % 2, w[h][i / 2][i % 2]);
+            };
+            load_lot(0);
+            load_weights(0);
+#pragma unroll
+            for (int l = 0; l < LOTS; l++) {
+                int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
+                if (l + 1 < LOTS) load_lot(l + 1);
+                if (l + 1 == LOTS / 2) load_weights(1);
+#pragma unroll
+                for (int s = 0; s < 2; s++) {
+#pragma unroll
+                    for (int i = 0; i < LOT * 2; i++) add_step(acc[i % 2][i0 + i / 2], w[h][i % 2][s], parts[l % 2][i / 2], s);
+                }
+            }
+            if (--left == 0 || group * GROUP + in + 1 == a.pairs) {
+                left = a.pairs_per_range;
+#pragma unroll
+                for (int i = 0; i < 2 * NT * 4; i++) {
+                    (&total[0][0][0])[i] += (&acc[0][0][0])[i];
+                    (&acc[0][0][0])[i] = 0.0f;
+                }
+            }
+        }
+    }
+    // The sums of the block: [rows][outputs], outputs next to each other as they are in the result.
+    constexpr int OUTPUTS = MANY_TILES * 16, STRIDE = OUTPUTS + 4;
+    float* sums = (float*)ring;
+    wait_for_copies<0>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) {
+        int m = i / 4 % 2, n = i / 8, e = i % 4, row = (warp / 4 * NT + n) * 8 + 2 * t + e % 2;
+        sums[row * STRIDE + (tile0 + m) * 16 + g + e / 2 * 8] = total[m][n][e];
+    }
+    __syncthreads();
+    // Four outputs for each thread, of every row that its warp takes.
+    constexpr int WARPS = MANY_THREADS / WARP;
+    int quad = threadIdx.x % WARP, tile = quad / 4, unit = unit0 + (a.gated ? tile / 2 : tile);
+    if (unit >= a.tiles || (a.gated && tile % 2 == 1)) return;
+    Place place = place_at(tile);
+    const Segment& segment = a.segments[place.segment];
+    int output = place.tile * 16 + quad % 4 * 4;
+    bool plain = !segment.bias && !a.gated && a.activation == ACT_NONE;
+    bool vector = segment.n % 4 == 0 && output < segment.n && (plain || (a.gated && !segment.bias && !a.segments[1].bias));
+    constexpr int AHEAD = 4;
+    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += AHEAD) {
+        float4 y[AHEAD], up[AHEAD], residual[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = warp + (i0 + i) * WARPS;
+            const float* sum = sums + row * STRIDE + quad * 4;
+            y[i] = *(const float4*)sum;
+            up[i] = residual[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (a.gated) up[i] = *(const float4*)(sum + 16);
+            if (vector && a.residual && row0 + row < a.rows) {
+                residual[i] = *(const float4*)(a.residual + (long long)(row0 + row) * segment.n + output);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = row0 + warp + (i0 + i) * WARPS;
+            if (row >= a.rows) continue;
+            if (!vector) {
+                finish_quad(a, place.segment, output, row, y[i], up[i]);
+                continue;
+            }
+            if (a.gated) {
+                y[i].x = activate(a.activation, y[i].x) * up[i].x;
+                y[i].y = activate(a.activation, y[i].y) * up[i].y;
+                y[i].z = activate(a.activation, y[i].z) * up[i].z;
+                y[i].w = activate(a.activation, y[i].w) * up[i].w;
+            }
+            if (a.residual) {
+                y[i].x = residual[i].x + y[i].x;
+                y[i].y = residual[i].y + y[i].y;
+                y[i].z = residual[i].z + y[i].z;
+                y[i].w = residual[i].w + y[i].w;
+            }
+            *(float4*)(segment.out + (long long)row * segment.n + output) = y[i];
         }
     }
 }

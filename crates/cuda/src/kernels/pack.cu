@@ -25,6 +25,11 @@ __device__ Quant code_at(const PackArgs& a, int row, int col) {
     return quant_at(a.file, a.from + row * a.row_bytes, col);
 }
 
+// Scale and offset, sixteen times what they are.
+__device__ u32 scale_word(const Quant& q) {
+    return float_to_half(finite_f16(16.0f * q.scale)) | (u32)float_to_half(finite_f16(16.0f * q.offset)) << 16;
+}
+
 // One warp for every pair of blocks of a tile.
 extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
     begin();
@@ -38,7 +43,7 @@ extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
     for (int b = 0; b < 2; b++) {
         for (int side = 0; side < 2; side++) {
             int row = tile * 16 + g + side * 8;
-            if (a.format <= W4_FLOAT) {
+            if (a.format == W4) {
                 u32 word = 0;
                 for (int j = 0; j < 2; j++)
                     for (int i = 0; i < 4; i++)
@@ -49,7 +54,7 @@ extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
             for (int j = 0; j < 2; j++) {
                 int at[4];
                 for (int i = 0; i < 4; i++) at[i] = col0 + column(b, j, t, i);
-                if (a.format <= W8_FLOAT) {
+                if (a.format <= W8_GROUPS) {
                     u32 word = 0;
                     for (int i = 0; i < 4; i++) word |= ((u32)code_at(a, row, at[i]).code & 255) << (8 * i);
                     codes[b * 4 + side * 2 + j] = word;
@@ -76,15 +81,13 @@ extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
     u8* scales = a.scales + (warp * 16 + lane) * scale_bytes(a.format);
     for (int b = 0; b < 2; b++) {
         Quant first = code_at(a, row, col0 + b * 32);
-        if (a.format == W4_HALF) {
-            ((u32*)scales)[b] = float_to_half(first.scale) | (u32)float_to_half(first.offset) << 16;
-        } else if (a.format == W4_FLOAT) {
-            ((float2*)scales)[b] = make_float2(first.scale, first.offset);
-        } else if (a.format == W8_HALF) {
-            ((u16*)scales)[b] = float_to_half(first.scale);
-        } else if (a.format == W8_FLOAT) {
-            Quant second = code_at(a, row, col0 + b * 32 + 16);
-            ((float4*)scales)[b] = make_float4(first.scale, first.offset, second.scale, second.offset);
+        if (a.format == W4) {
+            ((u32*)scales)[b] = scale_word(first);
+        } else if (a.format == W8) {
+            ((u16*)scales)[b] = float_to_half(finite_f16(16.0f * first.scale));
+        } else if (a.format == W8_GROUPS) {
+            ((u32*)scales)[2 * b] = scale_word(first);
+            ((u32*)scales)[2 * b + 1] = scale_word(code_at(a, row, col0 + b * 32 + 16));
         }
     }
 }
@@ -97,6 +100,10 @@ struct GatherArgs {
     int rows, k, pairs, format, wide, n;
 };
 
+__device__ __forceinline__ float scaled(float code, u32 word) {
+    return (half_to_float(word & 0xffff) * code + half_to_float(word >> 16)) * 0.0625f;
+}
+
 // The element of a packed weight.
 __device__ float packed_at(const GatherArgs& a, long long row, int col) {
     int pair = col / 64, b = col % 64 / 32, j = col % 32 / 16, t = col % 16 / 4, i = col % 4;
@@ -105,22 +112,17 @@ __device__ float packed_at(const GatherArgs& a, long long row, int col) {
     const u32* codes = (const u32*)a.codes + (warp * WARP + g * 4 + t) * code_words(a.format);
     const u8* scales = a.scales + (warp * 16 + row % 16) * scale_bytes(a.format);
     switch (a.format) {
-        case W4_HALF: {
-            u32 pairs = ((const u32*)scales)[b];
+        case W4: {
             float q = (float)(codes[b * 2 + side] >> (8 * i + 4 * j) & 15);
-            return half_to_float(pairs & 0xffff) * q + half_to_float(pairs >> 16);
+            return scaled(q, ((const u32*)scales)[b]);
         }
-        case W4_FLOAT: {
-            float2 s = ((const float2*)scales)[b];
-            return s.x * (float)(codes[b * 2 + side] >> (8 * i + 4 * j) & 15) + s.y;
-        }
-        case W8_HALF: {
+        case W8: {
             float q = (float)(signed char)(codes[b * 4 + side * 2 + j] >> (8 * i) & 255);
-            return half_to_float(((const u16*)scales)[b]) * q;
+            return scaled(q, ((const u16*)scales)[b]);
         }
-        case W8_FLOAT: {
-            float2 s = ((const float2*)scales)[b * 2 + j];
-            return s.x * (float)(signed char)(codes[b * 4 + side * 2 + j] >> (8 * i) & 255) + s.y;
+        case W8_GROUPS: {
+            float q = (float)(signed char)(codes[b * 4 + side * 2 + j] >> (8 * i) & 255);
+            return scaled(q, ((const u32*)scales)[b * 2 + j]);
         }
         case W_BF16:
         case W_F16: {
@@ -146,13 +148,21 @@ extern "C" __global__ void gather_packed(const __grid_constant__ GatherArgs a) {
     }
 }
 
-// Rows of a plain f32 table.
+// Rows of a table as the file has it; `format` is the file's, `pairs` the bytes of a row.
 extern "C" __global__ void gather_plain(const __grid_constant__ GatherArgs a) {
     begin();
     long long row = index_at(a.index, a.wide, blockIdx.x);
-    const float* table = (const float*)a.codes;
+    const u8* from = a.codes + row * (u32)a.pairs;
     for (int col = threadIdx.x; col < a.k; col += blockDim.x) {
-        float x = row >= 0 && row < a.n ? table[row * a.k + col] : 0.0f;
+        float x = 0.0f;
+        if (row >= 0 && row < a.n) {
+            if (a.format == FILE_F32) {
+                x = ((const float*)from)[col];
+            } else {
+                Quant q = quant_at(a.format, from, col);
+                x = q.scale * (float)q.code + q.offset;
+            }
+        }
         a.out[(long long)blockIdx.x * a.k + col] = x;
     }
 }

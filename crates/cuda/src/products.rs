@@ -1,0 +1,206 @@
+//! The kernel calls of products with packed weights.
+
+use crate::arguments::{LinearArgs, Segment};
+use crate::calls::{CallMaker, activation_code};
+use crate::compile::Unit;
+use crate::fusion::Group;
+use crate::launch::Launch;
+use crate::weights::{PackedShape, PackedWeight};
+use backend::BackendError;
+use bytemuck::Zeroable;
+use graph::ops::Op;
+use graph::plan::MemoryPlan;
+use graph::{Bindings, Graph, Node};
+
+/// The most ranges that the columns of a product are divided into.
+const MAX_RANGES: usize = 8;
+/// The most rows of the kernel for few rows, and of the one for several.
+const FEW: usize = 8;
+const SEVERAL: usize = 64;
+/// Rows of a block of the kernels for several and for many rows, and tiles of the latter.
+const SEVERAL_ROWS: usize = 32;
+const MANY_ROWS: usize = 128;
+const MANY_TILES: u32 = 8;
+/// Warps of products of few rows that a multiprocessor runs at once.
+const RESIDENT_WARPS: u32 = 16;
+/// Sums of squares that a row's norm is made of, as `SUB_SUMS` in the kernels.
+const SUB_SUMS: usize = 8;
+
+/// The kernels of products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    /// Up to eight rows, with this much shared memory.
+    Few(usize),
+    Several,
+    /// With this much shared memory.
+    Many(usize),
+}
+
+/// The division of a product's columns, which follows from the weight alone.
+fn ranges(shape: &PackedShape) -> (usize, usize) {
+    let each = shape.pairs().div_ceil(MAX_RANGES).max(1);
+    (shape.pairs().div_ceil(each).max(1), each)
+}
+
+impl Variant {
+    fn new(rows: usize, shape: &PackedShape, gates: usize, shared_memory: usize) -> Variant {
+        let (ranges, _) = ranges(shape);
+        let row = shape.pairs() * shape.format.x_parts() * 128;
+        let (codes, scales) = shape.format.tile_bytes();
+        let few = (FEW * SUB_SUMS + 2 * gates * ranges * 16 * rows) * 4 + rows * row;
+        if rows <= FEW && few <= shared_memory {
+            return Variant::Few(few);
+        }
+        let parts = shape.format.x_parts();
+        let stage = MANY_ROWS * 128 * parts + MANY_TILES as usize * (codes + scales);
+        // Stages, and pairs of blocks of a stage.
+        let many = [6, 3, 2][parts - 1] * stage;
+        match rows > SEVERAL && many <= shared_memory {
+            true => Variant::Many(many),
+            false => Variant::Several,
+        }
+    }
+}
+
+/// Bytes of the staged rows of a product, which kernels for more than few rows read.
+pub(crate) fn staged_bytes(
+    graph: &Graph,
+    node: &Node,
+    bindings: &Bindings,
+    shared_memory: usize,
+) -> usize {
+    let Op::Linear(_) = node.op else { return 0 };
+    let Some(shape) = PackedShape::of(graph, node.inputs[1]) else {
+        return 0;
+    };
+    let dims = graph.tensor(node.inputs[0]).ty.dims(bindings);
+    let elements: usize = dims.map_or(0, |dims| dims.iter().product());
+    let rows = elements / shape.k.max(1);
+    // The most that any fusion needs.
+    match Variant::new(rows, &shape, 2, shared_memory) {
+        Variant::Few(_) => 0,
+        _ => rows.next_multiple_of(8) * shape.pairs() * shape.format.x_parts() * 128,
+    }
+}
+
+impl CallMaker<'_> {
+    fn weight(&self, node: &Node) -> Result<&PackedWeight, BackendError> {
+        let weight = self.constants.packed(node.inputs[1]);
+        weight.ok_or_else(|| self.unsupported(node, "its weight is not a constant"))
+    }
+
+    /// The kernels of the products of a group.
+    pub(crate) fn products(&self, group: &Group) -> Result<Vec<Launch>, BackendError> {
+        let nodes = self.graph.nodes();
+        let first = &nodes[group.products[0]];
+        let shape = self.weight(first)?.shape;
+        let mut a = LinearArgs::zeroed();
+        let operand = group
+            .norm
+            .map_or(first.inputs[0], |norm| nodes[norm].inputs[0]);
+        let (rows, k) = self.rows(operand);
+        let (ranges, pairs_per_range) = ranges(&shape);
+        (a.x, a.rows, a.k) = (self.address(operand), rows as u32, k as u32);
+        (a.pairs, a.ranges) = (shape.pairs() as u32, ranges as u32);
+        a.pairs_per_range = pairs_per_range as u32;
+        if let Some(norm) = group.norm
+            && let Op::RmsNorm(op) = &nodes[norm].op
+        {
+            (a.norm, a.eps) = (self.address(nodes[norm].inputs[1]), op.eps);
+        }
+        if let Op::Linear(linear) = &first.op {
+            a.activation = activation_code(linear.activation);
+        }
+        let result = match (&group.sum, group.gate) {
+            (Some((sum, other)), _) => {
+                a.residual = self.address(*other);
+                Some(nodes[*sum].output)
+            }
+            (None, Some(gate)) => Some(nodes[gate].output),
+            (None, None) => None,
+        };
+        if let Some(gate) = group.gate
+            && let Op::Gated(op) = &nodes[gate].op
+        {
+            (a.gated, a.activation) = (1, activation_code(Some(op.function)));
+        }
+        a.count = group.products.len() as u32;
+        let mut tiles = 0;
+        for (segment, product) in a.segments.iter_mut().zip(&group.products) {
+            let node = &nodes[*product];
+            let weight = self.weight(node)?;
+            *segment = Segment {
+                codes: weight.codes(),
+                scales: weight.scales(),
+                bias: node.inputs.get(2).map_or(0, |bias| self.address(*bias)),
+                out: self.address(result.unwrap_or(node.output)),
+                n: weight.shape.n as u32,
+                tiles: weight.shape.tiles() as u32,
+            };
+            tiles += segment.tiles;
+        }
+        if group.gate.is_some() {
+            tiles = a.segments[0].tiles;
+        }
+        a.tiles = tiles;
+        let gates = if group.gate.is_some() { 2 } else { 1 };
+        let unit = Unit::Linear(shape.format);
+        let multiprocessors = self.device.facts.multiprocessors;
+        let variant = Variant::new(rows, &shape, gates, self.device.facts.shared_memory);
+        if let Variant::Few(shared) = variant {
+            // As many blocks as run at once, each with as many tiles as the others.
+            let warps = (gates * ranges) as u32;
+            let at_once = multiprocessors * (RESIDENT_WARPS / warps).max(1);
+            let each = tiles.div_ceil(at_once).clamp(1, tiles.max(1));
+            let function = self.device.function(unit, "linear_few")?;
+            let grid = [tiles.div_ceil(each), 1];
+            let launch = Launch::new(function, grid, warps * 32, shared as u32, &a);
+            return Ok(vec![launch]);
+        }
+        let slot = self.memory.scratch(group.products[0]);
+        a.staged = self.addresses.arena + slot.expect("the plan has staged rows").offset as u64;
+        let function = self.device.function(unit, "stage_rows")?;
+        let stage = Launch::new(function, [rows.next_multiple_of(8) as u32, 1], 256, 0, &a);
+        let launch = match variant {
+            Variant::Many(shared) => {
+                let function = self.device.function(unit, "linear_many")?;
+                let down = tiles.div_ceil(MANY_TILES / gates as u32);
+                let grid = [rows.div_ceil(MANY_ROWS) as u32, down];
+                Launch::new(function, grid, 256, shared as u32, &a)
+            }
+            _ => {
+                let function = self.device.function(unit, "linear_several")?;
+                let units = tiles.div_ceil(if gates == 2 { 1 } else { 2 });
+                let grid = [units, rows.div_ceil(SEVERAL_ROWS) as u32];
+                let shared = ranges * 2 * SEVERAL_ROWS * 16 * 4;
+                Launch::new(function, grid, ranges as u32 * 32, shared as u32, &a)
+            }
+        };
+        Ok(vec![stage, launch])
+    }
+}
+
+/// The memory plan of a graph whose nodes run in these groups.
+pub(crate) fn memory_plan(
+    graph: &Graph,
+    bindings: Bindings,
+    groups: &[Group],
+    shared_memory: usize,
+) -> Result<MemoryPlan, BackendError> {
+    let mut ranges = vec![0..0; graph.nodes().len()];
+    let mut stages = vec![false; graph.nodes().len()];
+    for group in groups {
+        for node in group.nodes.clone() {
+            ranges[node] = group.nodes.clone();
+        }
+        if let Some(first) = group.products.first() {
+            stages[*first] = true;
+        }
+    }
+    let scratch = |node: usize| match stages[node] {
+        true => staged_bytes(graph, &graph.nodes()[node], &bindings, shared_memory),
+        false => 0,
+    };
+    let plan = MemoryPlan::with_groups(graph, bindings, scratch, |node| ranges[node].clone())?;
+    Ok(plan)
+}
