@@ -6,9 +6,7 @@ mod constrained;
 use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
 use crate::prompt::Conversations;
 use crate::sampling::SamplingArgs;
-use crate::speculation::{
-    OpenDraft, SingleRunner, SpecArgs, Speculation, open_pool, spec_note,
-};
+use crate::speculation::{OpenDraft, SingleRunner, SpecArgs, Speculation, open_pool, spec_note};
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
