@@ -35,6 +35,12 @@ pub(super) trait StripMicrokernel {
     );
 }
 
+/// Bytes of activations, two per input, that all strips of a task are multiplied with before the next ones: they stay in
+/// L2 beside the weights.
+const PART_BYTES: usize = 256 * 1024;
+/// Rows of a part are a multiple of this: as many are stored interleaved.
+const PART_ROWS: usize = 16;
+
 /// The vector kernel for the strips of a task and all rows of activations.
 pub(super) struct StripKernel<'a, M: StripMicrokernel, const GROUP: usize> {
     task: StripTask<'a, M::Activations>,
@@ -64,31 +70,36 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
         let layout = &M::layout(&task.linear);
         let mut prefetcher = task.prefetch_plan.prefetcher();
         let prefetcher = &mut prefetcher;
-        for strip in task.strips.clone() {
-            let mut row = 0;
-            while row < m {
-                let rows = (m - row).min(M::ROWS.min(S::ROWS));
-                // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have been
-                // matched; `rows` is at most the constant.
-                unsafe {
-                    match rows {
-                        1 => M::multiply::<S, GROUP, 1>(
-                            s, task, layout, prefetcher, strip, row, rows,
-                        ),
-                        2 => M::multiply::<S, GROUP, 2>(
-                            s, task, layout, prefetcher, strip, row, rows,
-                        ),
-                        _ if const { S::ROWS <= 4 || M::ROWS <= 4 } || rows <= 4 => {
-                            M::multiply::<S, GROUP, 4>(
+        // Rows of a part are read again for every strip, from L2.
+        let part = (PART_BYTES / (2 * task.linear.k)).next_multiple_of(PART_ROWS);
+        for first in (0..m).step_by(part) {
+            let end = m.min(first + part);
+            for strip in task.strips.clone() {
+                let mut row = first;
+                while row < end {
+                    let rows = (end - row).min(M::ROWS.min(S::ROWS));
+                    // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have
+                    // been matched; `rows` is at most the constant.
+                    unsafe {
+                        match rows {
+                            1 => M::multiply::<S, GROUP, 1>(
                                 s, task, layout, prefetcher, strip, row, rows,
-                            );
+                            ),
+                            2 => M::multiply::<S, GROUP, 2>(
+                                s, task, layout, prefetcher, strip, row, rows,
+                            ),
+                            _ if const { S::ROWS <= 4 || M::ROWS <= 4 } || rows <= 4 => {
+                                M::multiply::<S, GROUP, 4>(
+                                    s, task, layout, prefetcher, strip, row, rows,
+                                );
+                            }
+                            _ => M::multiply::<S, GROUP, 8>(
+                                s, task, layout, prefetcher, strip, row, rows,
+                            ),
                         }
-                        _ => M::multiply::<S, GROUP, 8>(
-                            s, task, layout, prefetcher, strip, row, rows,
-                        ),
                     }
+                    row += rows;
                 }
-                row += rows;
             }
         }
     }
