@@ -419,6 +419,7 @@ impl SeqCache for Cells {
         let seq = self.check_seq(seq)?;
         let range = resolve_positions(range);
         if range == (0..u32::MAX) {
+            self.check_undeclared(seq)?;
             self.drop_candidates(seq);
         }
         self.trees[seq as usize].check_empty()?;
@@ -429,7 +430,9 @@ impl SeqCache for Cells {
 
     fn seq_keep(&mut self, seq: SeqId) -> Result<(), KvError> {
         let keep = self.check_seq(seq)?;
-        for other in (0..MAX_SEQUENCES).filter(|s| *s != keep) {
+        let others = || (0..MAX_SEQUENCES).filter(|s| *s != keep);
+        others().try_for_each(|other| self.check_undeclared(other))?;
+        for other in others() {
             self.drop_candidates(other);
             self.remove(other, &(0..u32::MAX));
         }

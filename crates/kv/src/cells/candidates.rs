@@ -72,9 +72,11 @@ impl Cells {
     /// Commits a chain of a sequence's candidates and removes the others. An empty chain removes all of them.
     ///
     /// # Errors
-    /// `NotAChain` if a candidate is not a computed child of the one before it.
+    /// `NotAChain` if a candidate is not a computed child of the one before it; `StepPending` if further candidates of the
+    /// sequence are declared.
     pub fn commit_path(&mut self, seq: SeqId, accepted: &[u32]) -> Result<(), KvError> {
         let seq = self.check_seq(seq)?;
+        self.check_undeclared(seq)?;
         let tree = &self.trees[seq as usize];
         let mut parent = None;
         for &node in accepted {
@@ -84,12 +86,26 @@ impl Cells {
             }
             parent = Some(node);
         }
-        let base = tree.base;
+        self.end_tree(seq, accepted);
+        Ok(())
+    }
+
+    /// Returns an error if removing the candidates of a sequence would change what the parents of declared ones mean.
+    pub(super) fn check_undeclared(&self, seq: SeqId) -> Result<(), KvError> {
+        let declared = self.declared.iter().any(|(other, _)| *other == seq);
+        match declared && self.candidates(seq) > 0 {
+            true => Err(KvErrorKind::StepPending.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a chain of candidates part of the sequence and removes the others.
+    fn end_tree(&mut self, seq: SeqId, accepted: &[u32]) {
+        let base = self.trees[seq as usize].base;
         for space in &mut self.spaces {
             space.commit_candidates(seq, base, accepted);
         }
         self.trees[seq as usize] = CandidateTree::default();
-        Ok(())
     }
 
     /// Candidates of a sequence that a forward has computed since the last commit.
@@ -106,7 +122,7 @@ impl Cells {
     /// Removes the candidates of a sequence.
     pub(super) fn drop_candidates(&mut self, seq: SeqId) {
         if self.candidates(seq) > 0 {
-            self.commit_path(seq, &[]).expect("an empty chain");
+            self.end_tree(seq, &[]);
         }
     }
 

@@ -211,3 +211,29 @@ fn a_pool_retains_a_bounded_number_of_prefixes() {
     assert_eq!(cells.retain(0, ..1).unwrap_err().kind(), &full);
     assert_eq!(cells.ref_counts(), [MAX_RETAINED as u16 + 1, 1]);
 }
+
+/// Found by 66,355 random histories: the parents of declared candidates are numbers among the computed ones.
+#[test]
+fn candidates_stay_while_further_ones_are_declared() {
+    let mut cells = Cells::new(&config(16, &[None]));
+    let mut plan = StepPlan::default();
+    cells.propose(3, &[None]).unwrap();
+    cells.plan_declared(&[0], &mut plan).unwrap();
+    cells.commit(&plan);
+    // The child of the second one: had the first been removed meanwhile, it would be the child of the third.
+    cells.propose(3, &[None, None, Some(1)]).unwrap();
+    let before = cells.clone();
+    let pending = |result: Result<(), KvError>| {
+        assert_eq!(*result.unwrap_err().kind(), KvErrorKind::StepPending);
+    };
+    pending(cells.commit_path(3, &[0]));
+    pending(cells.commit_path(3, &[]));
+    pending(cells.seq_rm(3, ..));
+    pending(cells.seq_keep(0));
+    assert_eq!(cells, before);
+    cells.seq_keep(3).unwrap();
+    cells.plan_declared(&[0, 0, 1], &mut plan).unwrap();
+    cells.commit(&plan);
+    cells.commit_path(3, &[1, 3]).unwrap();
+    assert_eq!(cells.seq_len(3).unwrap(), 2);
+}

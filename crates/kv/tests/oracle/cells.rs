@@ -165,10 +165,15 @@ impl History {
                     range,
                     (Bound::Unbounded | Bound::Included(0), Bound::Unbounded)
                 );
-                if whole && known(seq).is_ok() {
+                let expected = known(seq);
+                let expected = match whole {
+                    true => expected.and_then(|()| self.undeclared(seq)),
+                    false => expected,
+                };
+                if whole && expected.is_ok() {
                     self.candidates[seq as usize].clear();
                 }
-                let expected = known(seq).and_then(|()| self.no_candidates(seq));
+                let expected = expected.and_then(|()| self.no_candidates(seq));
                 let expected = expected.and_then(|()| self.removable(seq, range));
                 if expected.is_ok() {
                     self.remove(seq, range);
@@ -176,10 +181,11 @@ impl History {
                 (expected, self.cache.seq_rm(seq, range))
             }
             &Verb::Keep { seq } => {
-                let expected = known(seq);
+                let mut others = (0..MAX_SEQUENCES).filter(|other| *other != seq);
+                let free = others.clone().try_for_each(|other| self.undeclared(other));
+                let expected = known(seq).and(free);
                 if expected.is_ok() {
-                    let others = (0..MAX_SEQUENCES).filter(|other| *other != seq);
-                    others.for_each(|other| {
+                    others.by_ref().for_each(|other| {
                         self.candidates[other as usize].clear();
                         self.remove(other, ..);
                     });
@@ -226,6 +232,15 @@ impl History {
         }
         assert_eq!(result, expected);
         self.audit();
+    }
+
+    /// The candidates of a sequence cannot be removed while further ones are declared.
+    fn undeclared(&self, seq: SeqId) -> Result<(), KvErrorKind> {
+        let declared = self.declared.iter().any(|(other, _)| *other == seq);
+        match declared && !self.candidates[seq as usize].is_empty() {
+            true => Err(KvErrorKind::StepPending),
+            false => Ok(()),
+        }
     }
 
     fn no_candidates(&self, seq: SeqId) -> Result<(), KvErrorKind> {
@@ -311,7 +326,7 @@ impl History {
             }
         }
         let mut parent = None;
-        let mut expected = known(seq);
+        let mut expected = known(seq).and_then(|()| self.undeclared(seq));
         for &node in path.iter().take_while(|_| known(seq).is_ok()) {
             if tree.get(node as usize).is_none_or(|c| c.parent != parent) {
                 expected = expected.and(Err(KvErrorKind::NotAChain { node, parent }));
