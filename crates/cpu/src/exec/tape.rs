@@ -17,7 +17,7 @@ use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
 use backend::{BackendError, CacheStep, OutputCallback, TraceCallback};
 use graph::plan::{MemoryPlan, Place};
-use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind, Value};
+use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
