@@ -82,6 +82,9 @@ def decoder(name, kind, **sizes):
     def build():
         config = getattr(t, f"{kind}Config")(**sizes)
         model = t.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        if "Moe" in kind or "Mixtral" in kind:
+            # The default groups tokens by expert, whose sizes depend on data.
+            model.set_experts_implementation("batched_mm")
         return Wrap(model, ["input_ids"], ["logits"], use_cache=False), (ids(),)
 
     add("text decoder", name, build)
@@ -229,15 +232,15 @@ timm_model("ResNet", "resnet18", channels=(8, 16, 24, 32))
 timm_model("ResNeXt", "resnext50_32x4d", cardinality=4, base_width=8, channels=(8, 16, 16, 16), layers=(1, 1, 1, 1))
 timm_model("ConvNeXt", "convnext_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32))
 timm_model("ConvNeXt V2", "convnextv2_atto", depths=(1, 1, 2, 1), dims=(8, 16, 24, 32))
-timm_model("EfficientNet", "efficientnet_b0", channel_multiplier=0.25)
+timm_model("EfficientNet", "efficientnet_b0")
 timm_model("MobileNetV3", "mobilenetv3_small_050")
 timm_model("MobileNetV2", "mobilenetv2_035")
 timm_model("RegNet", "regnetx_002")
 timm_model("DenseNet", "densenet121", growth_rate=8, block_config=(2, 2, 2, 2))
 timm_model("VGG", "vgg11_bn")
-timm_model("MLP-Mixer", "mixer_s32_224", img_size=64, patch_size=16, num_blocks=2, embed_dim=32)
+timm_model("MLP-Mixer", "mixer_s32_224", img_size=64)
 timm_model("MobileViT", "mobilevit_xxs")
 timm_model("PVTv2", "pvt_v2_b0")
 timm_model("MaxViT", "maxvit_rmlp_pico_rw_256", img_size=64)
-timm_model("EVA-02", "eva02_tiny_patch14_224", img_size=56, depth=2, embed_dim=48)
+timm_model("EVA-02", "eva02_tiny_patch14_224", size=56, img_size=56, depth=2)
 timm_model("RepViT", "repvit_m0_9")

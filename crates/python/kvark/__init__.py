@@ -24,6 +24,7 @@ from ._kvark import (
     Session,
     __version__,
 )
+from .binding import GraphOptimizationLevel, IOBinding, SessionOptions, get_available_providers
 from .errors import KvarkError
 from .exporting import export
 from .model import Model
@@ -35,6 +36,8 @@ __all__ = [
     "CellMap",
     "Generation",
     "GenerationResult",
+    "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "KvarkError",
     "MemoryPlan",
@@ -42,8 +45,10 @@ __all__ = [
     "NodeArg",
     "Prefix",
     "Session",
+    "SessionOptions",
     "__version__",
     "errors",
     "export",
+    "get_available_providers",
     "iterate",
 ]

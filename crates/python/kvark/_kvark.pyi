@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, disjoint_base
 
+from .binding import IOBinding
+
 __all__ = [
     "Branch",
     "Branches",
@@ -43,16 +45,29 @@ class InferenceSession:
     def __new__(
         cls,
         path: str | PathLike[str],
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Any = None,
         *,
         threads: int | None = None,
         executor: str | None = None,
         passes: str | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         method: str | None = None,
     ) -> Self: ...
+    def get_providers(self) -> list[str]: ...
     def get_inputs(self) -> list[NodeArg]: ...
     def get_outputs(self) -> list[NodeArg]: ...
-    def run(self, output_names: Sequence[str] | None, feed: dict[str, Any]) -> list[npt.NDArray[Any]]: ...
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: dict[str, Any], run_options: Any = None
+    ) -> list[npt.NDArray[Any]]: ...
+    def run_into(
+        self, input_feed: dict[str, Any], outputs: dict[str, npt.NDArray[Any] | None]
+    ) -> list[npt.NDArray[Any]]: ...
+    def io_binding(self) -> IOBinding: ...
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None: ...
+    @property
+    def input_addresses(self) -> dict[str, int]: ...
     def run_traced(
         self,
         output_names: Sequence[str] | None,

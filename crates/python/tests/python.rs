@@ -42,7 +42,9 @@ fn python_tests_pass() {
     let package = package();
     let tests = Command::new(python)
         .args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"])
-        .arg(root.join("python/tests/test_kvark.py"))
+        .args(
+            ["test_kvark.py", "test_inference.py"].map(|name| root.join("python/tests").join(name)),
+        )
         // `-m` puts the folder in front of the path: it must have no package of that name.
         .current_dir(&root)
         .env("PYTHONPATH", &package)

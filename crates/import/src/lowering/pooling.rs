@@ -67,6 +67,9 @@ impl LoweringBuilder {
                 .as_const()
                 .ok_or("a padded axis must have a constant size")?;
             let windows = axis.windows(Dim::from(size))?.as_const().unwrap_or(0);
+            if windows.saturating_mul(axis.size) > MAX_CONSTANT_ELEMENTS {
+                return Err("has too many windows".into());
+            }
             let inside = match padded {
                 true => 0..size + stated.before + stated.after,
                 false => axis.before..axis.before + size,
@@ -208,7 +211,7 @@ impl LoweringBuilder {
                 let free = free.ok_or("a window does not fit")?;
                 let mut steps = free.div_ceil(axis.stride);
                 // The last window starts inside the input or the padding before it.
-                if steps * axis.stride >= len + axis.before {
+                if steps > 0 && steps * axis.stride >= len + axis.before {
                     steps -= 1;
                 }
                 let end = steps * axis.stride + span + 1;

@@ -11,6 +11,8 @@ const SIGNATURES: &[(&str, &[&str])] = &[
     ("aten::_adaptive_avg_pool2d.out", &["self", "output_size"]),
     ("aten::_adaptive_avg_pool3d.out", &["self", "output_size"]),
     ("aten::_log_softmax.out", &["self", "dim", "half_to_float"]),
+    ("aten::_native_batch_norm_legit.no_stats_out", &["input", "weight", "bias", "training", "momentum", "eps"]),
+    ("aten::_native_batch_norm_legit.out", &["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"]),
     ("aten::_native_batch_norm_legit_no_training.out", &["input", "weight", "bias", "running_mean", "running_var", "momentum", "eps"]),
     ("aten::_softmax.out", &["self", "dim", "half_to_float"]),
     ("aten::_to_copy.out", &["self", "non_blocking", "memory_format"]),

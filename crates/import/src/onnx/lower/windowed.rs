@@ -235,6 +235,9 @@ pub(super) fn resize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         return Err("exclude_outside and antialias are not supported".into());
     }
     let rank = lower.rank(x);
+    if rank == 0 {
+        return Err("its operand is a scalar; it needs at least one axis".into());
+    }
     let axes: Vec<usize> = match call.ints("axes")? {
         Some(list) => list
             .iter()

@@ -1,10 +1,11 @@
 //! State of lowering one program: its tensors and dynamic sizes, by the file's names.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
 
 use graph::{Dim, GraphBuilder, MAX_SYMBOLS, TensorId};
 
+use super::aliases::Aliases;
 use crate::error::ImportError;
 use crate::lowering::LoweringBuilder;
 use crate::pt2::file::Program;
@@ -29,8 +30,8 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(super) transposed_halves: HashMap<TensorId, String>,
     /// Name of the input that holds positions, and the tensor that attention takes.
     pub(in crate::pt2) position: Option<(String, TensorId)>,
-    /// Names of tensors that share memory in PyTorch, so that in-place ops on them are not supported.
-    pub(super) shared: HashSet<&'a str>,
+    /// Tensors that share memory in PyTorch.
+    pub(super) aliases: Aliases<'a>,
 }
 
 impl Deref for Pt2Lowering<'_> {
@@ -65,7 +66,7 @@ impl<'a> Pt2Lowering<'a> {
             half_weights: HashMap::new(),
             transposed_halves: HashMap::new(),
             position: None,
-            shared: HashSet::new(),
+            aliases: Aliases::new(&program.graph),
         };
         for name in user_inputs(program)? {
             let meta = lower.input_meta(name)?;

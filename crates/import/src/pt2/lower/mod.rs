@@ -1,5 +1,6 @@
 //! Lowers exported programs to graphs: one rule per ATen op, no optimisation.
 
+mod aliases;
 mod arguments;
 mod arithmetic;
 mod attention;
@@ -38,9 +39,10 @@ impl<'a> Pt2Lowering<'a> {
     /// Lowers every node that the outputs depend on.
     pub(in crate::pt2) fn nodes(&mut self) -> Result<(), ImportError> {
         let graph = self.graph;
-        for (node, live) in graph.nodes.iter().zip(op_traits::live(graph)) {
+        let live = op_traits::live(graph);
+        for (index, (node, live)) in graph.nodes.iter().zip(live).enumerate() {
             if live && !op_traits::is_silent(node.op()) {
-                self.lower_node(node).map_err(|reason| {
+                self.lower_node(node, index).map_err(|reason| {
                     let (node, op) = (node.name().to_owned(), node.op().to_owned());
                     ImportErrorDetail::Op { node, op, reason }
                 })?;
@@ -49,7 +51,7 @@ impl<'a> Pt2Lowering<'a> {
         Ok(())
     }
 
-    fn lower_node(&mut self, node: &'a Node) -> Result<(), String> {
+    fn lower_node(&mut self, node: &'a Node, index: usize) -> Result<(), String> {
         let plain = op_traits::in_place(node.op()).filter(|_| table::rule(node.op()).is_none());
         let op = plain.as_deref().unwrap_or(node.op());
         let rule = table::rule(op).ok_or("is not supported")?;
@@ -68,26 +70,16 @@ impl<'a> Pt2Lowering<'a> {
                 names.len()
             ));
         }
-        for (index, (name, id)) in names.iter().zip(given).enumerate() {
-            let id = self.settled(&call, index, id)?;
+        for (result, (name, id)) in names.iter().zip(given).enumerate() {
+            let id = self.settled(&call, result, id)?;
             self.own_name(id, name);
             self.values.insert((*name).to_owned(), id);
         }
         if plain.is_some()
             && let (Some(target), Some(result)) = (op_traits::written(node), names.first())
         {
-            if self.shared.contains(target) {
-                return Err(format!(
-                    "writes into {target}, which shares memory with other tensors: export with `run_decompositions()`"
-                ));
-            }
             let id = self.values[*result];
-            self.values.insert(target.to_owned(), id);
-        }
-        if op_traits::is_view(&call.op) {
-            self.shared.extend(names.iter().copied());
-            self.shared
-                .extend(node.inputs.iter().flat_map(|input| input.arg.names()));
+            self.write_back(target, id, index)?;
         }
         Ok(())
     }

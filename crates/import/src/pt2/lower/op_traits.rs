@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::aliases::Aliases;
 use crate::pt2::file::Program;
 use crate::pt2::schema::{Argument, Graph, Node};
 
@@ -101,19 +102,31 @@ pub(super) fn is_silent(op: &str) -> bool {
 /// The tensor that a node writes into, for ops named like `aten.add_.Tensor`.
 pub(super) fn written(node: &Node) -> Option<&str> {
     in_place(node.op())?;
+    first_name(node)
+}
+
+/// The first tensor among a node's arguments.
+pub(super) fn first_name(node: &Node) -> Option<&str> {
     node.inputs.first()?.arg.names().first().copied()
 }
 
 /// Marks the nodes that the outputs depend on.
 pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
+    let aliases = Aliases::new(graph);
     let mut wanted: HashSet<&str> = graph.outputs.iter().flat_map(Argument::names).collect();
+    // Memory that is read later, under whatever name.
+    let mut memory: HashSet<usize> = wanted.iter().filter_map(|n| aliases.group(n)).collect();
     let mut live = vec![false; graph.nodes.len()];
     for (node, live) in graph.nodes.iter().zip(&mut live).rev() {
-        let results = node.outputs.iter().flat_map(Argument::names);
-        let written = written(node);
-        *live = results.chain(written).any(|name| wanted.contains(name));
+        let mut results = node.outputs.iter().flat_map(Argument::names);
+        let written = written(node).and_then(|name| aliases.group(name));
+        *live = results.any(|name| wanted.contains(name))
+            || written.is_some_and(|group| memory.contains(&group));
         if *live {
-            wanted.extend(node.inputs.iter().flat_map(|input| input.arg.names()));
+            for name in node.inputs.iter().flat_map(|input| input.arg.names()) {
+                wanted.insert(name);
+                memory.extend(aliases.group(name));
+            }
         }
     }
     live

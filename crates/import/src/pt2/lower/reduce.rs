@@ -289,6 +289,31 @@ fn normalise_groups(
     Ok(vec![result])
 }
 
+/// A batch norm by the statistics of its operand, to which ExecuTorch lowers instance norms.
+pub(super) fn batch_norm_by_batch(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    if !call.flag("training", true)? {
+        return batch_norm(lower, call);
+    }
+    let x = lower.tensor(call, "input")?;
+    let x = lower.cast(x, DType::F32)?;
+    let axes: Vec<usize> = (0..lower.rank(x)).filter(|axis| *axis != 1).collect();
+    let mean = reduce(lower, R::Mean, x, axes.clone(), true)?;
+    let away = lower.binary(B::Sub, x, mean)?;
+    let squares = lower.binary(B::Mul, away, away)?;
+    let variance = reduce(lower, R::Mean, squares, axes, true)?;
+    let channels = *lower.shape(x).get(1).ok_or("its operand has no channels")?;
+    let statistics = [
+        lower.reshape(mean, vec![channels])?,
+        lower.reshape(variance, vec![channels])?,
+    ];
+    let affine = [
+        lower.maybe_tensor(call, "weight")?,
+        lower.maybe_tensor(call, "bias")?,
+    ];
+    let eps = call.float("eps", 1e-5)?;
+    Ok(vec![lower.batch_norm(x, statistics, affine, eps)?])
+}
+
 pub(super) fn batch_norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     if call.flag("training", false)? {
         return Err("normalises by the batch: export the model in eval mode".into());

@@ -224,7 +224,11 @@ fn pick(
 }
 
 /// Converts a bound to an index from the start; `None` means the end of the axis.
-fn from_start(lower: &Pt2Lowering<'_>, size: Dim, bound: SizeArg<'_>) -> Result<Dim, String> {
+pub(super) fn from_start(
+    lower: &Pt2Lowering<'_>,
+    size: Dim,
+    bound: SizeArg<'_>,
+) -> Result<Dim, String> {
     let at = match bound {
         SizeArg::Number(n) if n < 0 => size + Dim::constant(n),
         bound => lower.dim(bound)?,

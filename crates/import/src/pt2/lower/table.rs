@@ -119,6 +119,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "group_norm" | "native_group_norm" => reduce::group_norm,
         "instance_norm" => reduce::instance_norm,
         "batch_norm" | "_native_batch_norm_legit_no_training" => reduce::batch_norm,
+        "_native_batch_norm_legit" => reduce::batch_norm_by_batch,
 
         // matrix
         "linear" => matrix::linear,

@@ -221,20 +221,59 @@ pub(super) fn slice_scatter(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Res
         shape.insert(axis.min(shape.len()), Dim::from(1));
         source = lower.reshape(source, shape)?;
     }
-    let len = *lower
-        .shape(source)
-        .get(axis)
-        .ok_or("its source has too few axes")?;
+    Ok(vec![with_part(lower, x, axis, start, source)?])
+}
+
+/// `x` with `part` from `start` on along an axis.
+fn with_part(
+    lower: &mut Pt2Lowering<'_>,
+    x: TensorId,
+    axis: usize,
+    start: Dim,
+    part: TensorId,
+) -> Result<TensorId, String> {
+    let size = *lower.shape(x).get(axis).ok_or("its operand is a scalar")?;
+    let len = lower.shape(part).get(axis).copied();
+    let end = start + len.ok_or("its source has too few axes")?;
     let mut parts = vec![];
     if start != Dim::from(0) {
         parts.push(lower.slice(x, axis, Dim::from(0), start)?);
     }
-    parts.push(source);
-    let end = start + len;
+    parts.push(part);
     if end != size {
         parts.push(lower.slice(x, axis, end, size - end)?);
     }
-    Ok(vec![lower.concat(&parts, axis)?])
+    lower.concat(&parts, axis)
+}
+
+/// The operand of a view whose elements were replaced; `None` if the op is not known to be a view.
+pub(super) fn replaced(
+    lower: &mut Pt2Lowering<'_>,
+    view: &Call<'_>,
+    new: TensorId,
+) -> Result<Option<TensorId>, String> {
+    let x = lower.tensor(view, "self")?;
+    let shape = lower.shape(x);
+    let name = view.op.split('.').nth(1).unwrap_or_default();
+    Ok(Some(match name {
+        "view" | "unsqueeze" | "squeeze" | "alias" | "detach" => lower.reshape(new, shape)?,
+        "select" | "slice" if view.int("step", 1)? == 1 => {
+            let axis = LoweringBuilder::axis(view.int("dim", 0)?, shape.len())?;
+            let size = *shape.get(axis).ok_or("its operand is a scalar")?;
+            let start = match view.size(if name == "select" { "index" } else { "start" })? {
+                Some(bound) => super::shape::from_start(lower, size, bound)?,
+                None => Dim::from(0),
+            };
+            let mut part = new;
+            if name == "select" {
+                let mut shape = lower.shape(new);
+                shape.insert(axis.min(shape.len()), Dim::from(1));
+                part = lower.reshape(new, shape)?;
+            }
+            with_part(lower, x, axis, start, part)?
+        }
+        _ => return Ok(None),
+    }))
 }
 
 pub(super) fn copy(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
