@@ -108,7 +108,9 @@ pub fn compile(unit: Unit, arch: &str) -> Result<Compiled, CudaError> {
     let source = CString::new(unit.source()).expect("sources hold no zero byte");
     let program = Program(result::create_program(&source, None).map_err(driver)?);
     let mut options = OPTIONS.map(str::to_owned).to_vec();
-    options.push(format!("--gpu-architecture={arch}"));
+    // Hopper's own instructions are in code for this architecture alone, as a cubin is anyway.
+    let target = if arch == "sm_90" { "sm_90a" } else { arch };
+    options.push(format!("--gpu-architecture={target}"));
     // SAFETY: the program was created above and is destroyed after its last use.
     let compiled = unsafe { result::compile_program(program.0, &options) };
     let log = program.log();
