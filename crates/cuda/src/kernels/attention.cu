@@ -255,7 +255,8 @@ struct Bool {
 struct AttendShared {
     // Maxima and sums of a part by warp, and those of the item.
     float warp_top[WARPS][64], warp_norm[WARPS][64], top[64], norm[64], old[64], fresh[64];
-    u32 cells[PART];
+    // The value rows of a part's positions; null where a position is not seen.
+    const u8* rows[PART];
     // Positions of each warp that are seen.
     u32 seen[WARPS];
     int merges;
@@ -327,21 +328,30 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             bool covered = position >= item.begin && position < item.end;
             u32 cell = looked ? known : covered ? cell_at(runs, item.runs, position) : NO_CELL;
             looked = false;
-            s.cells[threadIdx.x] = cell;
-            u32 mask = __ballot_sync(FULL_MASK, cell != NO_CELL);
+            bool exists = cell != NO_CELL;
+            s.rows[threadIdx.x] = exists ? row_of(kv, true, cell, kv_head, kv.value_row) : nullptr;
+            const u8* key_row = exists ? row_of(kv, false, cell, kv_head, kv.key_row) : nullptr;
+            u32 mask = __ballot_sync(FULL_MASK, exists);
             if (lane == 0) s.seen[warp] = mask;
             // The values of the first positions, which a lone query waits for, are loaded before its scores are computed.
-            constexpr int FIRST = 4;
-            uint2 early[FIRST][2];
+            constexpr int AHEAD = 4;
+            uint2 values[AHEAD][UP][2];
+            // Loads the values of the positions from 16 b0 on.
+            auto load_values = [&](int b0) {
+#pragma unroll
+                for (int i = 0; i < AHEAD * 2; i++) {
+                    const u8* row = s.rows[b0 * 16 + i * 8 + g];
+#pragma unroll
+                    for (int u = 0; u < UP; u++) {
+                        bool there = row != nullptr && d + u * 16 < a.value_dim;
+                        values[i / 2][u][i % 2] = there ? *(const uint2*)(row + 2 * (d + u * 16)) : make_uint2(0, 0);
+                    }
+                }
+            };
+            bool weighs = unit < units && (ONE || first_tile < count);
             if (ONE) {
                 __syncthreads();
-#pragma unroll
-                for (int i = 0; i < FIRST * 2; i++) {
-                    u32 at = s.cells[i * 8 + g];
-                    bool there = half_values && unit < units && at != NO_CELL && d < a.value_dim;
-                    const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
-                    early[i / 2][i % 2] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
-                }
+                if (half_values && weighs) load_values(0);
             }
             // The scores of a tile lie where its weights will, each lane's at its own place.
             uint4* own = p + warp * 2 * MT * 2 * WARP + lane;
@@ -349,10 +359,7 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             if (mask != 0) {
                 const u8* rows[4];
 #pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    u32 at = __shfl_sync(FULL_MASK, cell, n * 8 + g);
-                    rows[n] = at == NO_CELL ? nullptr : row_of(kv, false, at, kv_head, kv.key_row);
-                }
+                for (int n = 0; n < 4; n++) rows[n] = (const u8*)__shfl_sync(FULL_MASK, (u64)key_row, n * 8 + g);
                 auto add_scores = [&](auto half) {
                     constexpr bool PLAIN = decltype(half)::value;
                     // Keys of f16 are loaded for several steps at once, and kept for all tiles if these are all steps.
@@ -395,14 +402,18 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                         }
                         float top[2] = {NEG_INF, NEG_INF};
 #pragma unroll
+                        for (int i = 0; i < 16; i++) acc[i / 4][i % 4] *= a.scale;
+                        if (a.softcap > 0.0f) {
+#pragma unroll
+                            for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = soft_capped(acc[i / 4][i % 4], a.softcap);
+                        }
+#pragma unroll
                         for (int n = 0; n < 4; n++) {
 #pragma unroll
                             for (int e = 0; e < 4; e++) {
                                 int in = n * 8 + 2 * t + e % 2, at = start + warp * WARP + in, side = e / 2;
-                                float score = acc[n][e] * a.scale;
-                                if (a.softcap > 0.0f) score = soft_capped(score, a.softcap);
                                 bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
-                                score = sees ? score : NEG_INF;
+                                float score = sees ? acc[n][e] : NEG_INF;
                                 acc[n][e] = score;
                                 top[side] = fmaxf(top[side], score);
                             }
@@ -474,71 +485,58 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             float part[UP][2][MP][4];
 #pragma unroll
             for (int i = 0; i < UP * 2 * MP * 4; i++) (&part[0][0][0][0])[i] = 0.0f;
-            if (unit < units && (ONE || first_tile < count)) {
-                auto add_values = [&](auto half) {
-                    constexpr bool PLAIN = decltype(half)::value;
-                    constexpr int AHEAD = PLAIN ? 4 : 1;
-#pragma unroll 1
-                    for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
-                        // Weights of positions that are not seen are zero: they add nothing.
-                        if (PLAIN ? s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0
-                                  : (s.seen[b0 / 2] >> b0 % 2 * 16 & 0xffff) == 0) {
-                            continue;
-                        }
-                        uint2 values[AHEAD][UP][2], rest[UP][2];
+            // Adds the products of the weights of 16 positions with their values: parts[0], and what is left of them.
+            auto add_values = [&](int b, const uint2 (*of)[2], const uint2 (*rest)[2]) {
+                uint4 high[MP], low[MP];
 #pragma unroll
-                        for (int i = 0; i < AHEAD * 2; i++) {
-                            u32 at = s.cells[b0 * 16 + i * 8 + g];
-                            const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+                for (int m = 0; m < MP; m++) {
+                    const uint4* from = p + (b * MT + first_tile + m) * 2 * WARP + lane;
+                    high[m] = from[0], low[m] = from[WARP];
+                }
 #pragma unroll
-                            for (int u = 0; u < UP; u++) {
-                                int e = d + u * 16;
-                                if (PLAIN) {
-                                    bool there = at != NO_CELL && e < a.value_dim;
-                                    values[i / 2][u][i % 2] = ONE && b0 == 0 ? early[i / 2][i % 2]
-                                                              : there        ? *(const uint2*)(row + 2 * e)
-                                                                             : make_uint2(0, 0);
-                                } else {
-                                    uint4 quad = row_quad(kv.value_storage, at == NO_CELL ? nullptr : row, e, a.value_dim);
-                                    values[i / 2][u][i % 2] = make_uint2(quad.x, quad.y);
-                                    rest[u][i % 2] = make_uint2(quad.z, quad.w);
-                                }
-                            }
-                        }
+                for (int u = 0; u < UP; u++) {
 #pragma unroll
-                        for (int i = 0; i < AHEAD; i++) {
-                            if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
-                            uint4 high[MP], low[MP];
+                    for (int n = 0; n < 2; n++) {
+                        const uint2* v = of[u];
+                        u32 v0 = transposed(n ? v[0].y : v[0].x), v1 = transposed(n ? v[1].y : v[1].x);
 #pragma unroll
-                            for (int m = 0; m < MP; m++) {
-                                const uint4* from = p + ((b0 + i) * MT + first_tile + m) * 2 * WARP + lane;
-                                high[m] = from[0], low[m] = from[WARP];
-                            }
+                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], v0, v1);
 #pragma unroll
-                            for (int u = 0; u < UP; u++) {
+                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&low[m], v0, v1);
+                        if (rest != nullptr) {
+                            const uint2* r = rest[u];
+                            u32 r0 = transposed(n ? r[0].y : r[0].x), r1 = transposed(n ? r[1].y : r[1].x);
 #pragma unroll
-                                for (int n = 0; n < 2; n++) {
-                                    uint2* v = values[i][u];
-                                    u32 v0 = transposed(n ? v[0].y : v[0].x), v1 = transposed(n ? v[1].y : v[1].x);
-#pragma unroll
-                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], v0, v1);
-#pragma unroll
-                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&low[m], v0, v1);
-                                    if (!PLAIN) {
-                                        uint2* r = rest[u];
-                                        u32 r0 = transposed(n ? r[0].y : r[0].x), r1 = transposed(n ? r[1].y : r[1].x);
-#pragma unroll
-                                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], r0, r1);
-                                    }
-                                }
-                            }
+                            for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], r0, r1);
                         }
                     }
-                };
-                if (half_values) {
-                    add_values(Bool<true>());
-                } else {
-                    add_values(Bool<false>());
+                }
+            };
+            // Weights of positions that are not seen are zero: they add nothing.
+            auto seen_block = [&](int b) { return (s.seen[b / 2] >> b % 2 * 16 & 0xffff) != 0; };
+            if (weighs && half_values) {
+                if (!ONE) load_values(0);
+#pragma unroll 1
+                for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
+#pragma unroll
+                    for (int i = 0; i < AHEAD; i++) {
+                        if (seen_block(b0 + i)) add_values(b0 + i, values[i], nullptr);
+                    }
+                    int next = b0 + AHEAD;
+                    if (next < PART / 16 && (s.seen[next / 2] | s.seen[next / 2 + 1]) != 0) load_values(next);
+                }
+            } else if (weighs) {
+#pragma unroll 1
+                for (int b = 0; b < PART / 16; b++) {
+                    if (!seen_block(b)) continue;
+                    uint2 of[UP][2], rest[UP][2];
+#pragma unroll
+                    for (int i = 0; i < 2 * UP; i++) {
+                        uint4 quad = row_quad(kv.value_storage, s.rows[b * 16 + i % 2 * 8 + g], d + i / 2 * 16, a.value_dim);
+                        of[i / 2][i % 2] = make_uint2(quad.x, quad.y);
+                        rest[i / 2][i % 2] = make_uint2(quad.z, quad.w);
+                    }
+                    add_values(b, of, rest);
                 }
             }
             __syncthreads();
