@@ -446,7 +446,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
 
 // Staged rows, 32 for each block in y. A warp for each range of two tiles: neighbours, or those of the gate and of what it
 // gates. Shared memory: [ranges][2][32][16] sums.
-extern "C" __global__ void __launch_bounds__(512, 1) linear_several(const __grid_constant__ LinearArgs a) {
+extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(128) float shared[];
     constexpr int NT = 4, COLUMNS = 8 * NT;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -819,10 +819,12 @@ extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) linear_many(const 
 #pragma unroll
                 for (int i = 0; i < LOT * XP; i++) parts[l % 2][i / XP][i % XP] = *(const uint4*)(from + i * 1024);
             };
-            u32 w[2][2][2][WP][4];
+            // Weights of one part are there for both halves.
+            constexpr int KEPT = WP == 1 ? 2 : 1;
+            u32 w[KEPT][2][2][WP][4];
             auto load_weights = [&](int h) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) fragment(slots[i / 2], 2 * h + i % 2, w[h][i / 2][i % 2]);
+                for (int i = 0; i < 4; i++) fragment(slots[i / 2], 2 * h + i % 2, w[h % KEPT][i / 2][i % 2]);
             };
             load_lot(0);
             load_weights(0);
@@ -830,11 +832,11 @@ extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) linear_many(const 
             for (int l = 0; l < LOTS; l++) {
                 int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
                 if (l + 1 < LOTS) load_lot(l + 1);
-                if (l + 1 == LOTS / 2) load_weights(1);
+                if (l + KEPT - 1 == LOTS / 2) load_weights(1);
 #pragma unroll
                 for (int s = 0; s < 2; s++) {
 #pragma unroll
-                    for (int i = 0; i < LOT * 2; i++) add_step(acc[i % 2][i0 + i / 2], w[h][i % 2][s], parts[l % 2][i / 2], s);
+                    for (int i = 0; i < LOT * 2; i++) add_step(acc[i % 2][i0 + i / 2], w[h % KEPT][i % 2][s], parts[l % 2][i / 2], s);
                 }
             }
             if (--left == 0 || group * GROUP + in + 1 == a.pairs) {
