@@ -159,7 +159,7 @@ impl Executable for CudaExecutable {
     ) -> Result<(), BackendError> {
         let step = cache.plan.step();
         let sizes = [step.len(), step.len(), step.rows().len()];
-        let wanted = step.wanted_rows();
+        let (tokens, wanted) = (step.real_len(), step.wanted_rows());
         let CudaExecutable {
             full,
             pieces,
@@ -173,6 +173,7 @@ impl Executable for CudaExecutable {
             machine,
             odd,
             sizes,
+            tokens,
             wanted,
             outputs,
         };
@@ -276,6 +277,8 @@ struct StepWork<'a> {
     machine: &'a mut Machine,
     odd: &'a mut OddTapes,
     sizes: [usize; 3],
+    /// Tokens that are not padding, and rows that are wanted.
+    tokens: usize,
     wanted: usize,
     outputs: &'a mut StepOutputs,
 }
@@ -288,8 +291,8 @@ impl StepWork<'_> {
         let tape = self.odd.get(self.machine, &shapes)?;
         self.machine.keep_step(before)?;
         self.machine.start(tape, Start::Launches)?;
-        let output = tape.outputs[0];
-        self.finish(output)
+        let outputs = tape.outputs.clone();
+        self.finish(&outputs)
     }
 
     fn record(&mut self, mode: RunMode) -> Result<Recording, BackendError> {
@@ -305,20 +308,34 @@ impl StepWork<'_> {
         }
         self.machine
             .start(&recording.tape, Start::Pieces(&recording.pieces))?;
-        self.finish(recording.tape.outputs[0])
+        self.finish(&recording.tape.outputs)
     }
 
-    /// Copies the outputs that are wanted.
-    fn finish(&mut self, (address, bytes): (u64, usize)) -> Result<(), BackendError> {
+    /// Copies the outputs that are wanted: of the first, rows of logits; of the others, a row for each token.
+    fn finish(&mut self, outputs: &[(u64, usize)]) -> Result<(), BackendError> {
+        let (address, bytes) = outputs[0];
         let width = bytes / 4 / self.sizes[2].max(1);
-        let bytes = self.machine.result((address, self.wanted * width * 4))?;
-        // No bytes may lie at any address.
-        let logits: &[f32] = match bytes.is_empty() {
-            true => &[],
-            false => bytemuck::cast_slice(bytes),
-        };
-        self.outputs.fill(self.wanted, width, logits);
+        let logits = self.machine.result((address, self.wanted * width * 4))?;
+        self.outputs.fill(self.wanted, width, floats(logits));
+        let mut features: Vec<(Vec<f32>, usize)> = Vec::new();
+        for &(address, bytes) in &outputs[1..] {
+            let width = bytes / 4 / self.sizes[0].max(1);
+            let rows = self.machine.result((address, self.tokens * width * 4))?;
+            features.push((floats(rows).to_vec(), width));
+        }
+        if !features.is_empty() {
+            let features: Vec<_> = features.iter().map(|(f, width)| (&f[..], *width)).collect();
+            self.outputs.fill_features(self.tokens, &features);
+        }
         Ok(())
+    }
+}
+
+/// Numbers of a result. No bytes may lie at any address.
+fn floats(bytes: &[u8]) -> &[f32] {
+    match bytes.is_empty() {
+        true => &[],
+        false => bytemuck::cast_slice(bytes),
     }
 }
 

@@ -19,7 +19,7 @@ const HEADS: usize = 4;
 const DIM: usize = 32;
 const SEQUENCES: u32 = 64;
 
-/// Embeddings, one layer of attention and a head.
+/// Embeddings, one layer of attention and a head. Its outputs are logits and, as a feature, what attention gives each token.
 fn decoder() -> Arc<Graph> {
     let mut noise = TestRng::new(4);
     let mut b = GraphBuilder::new("decoder");
@@ -52,12 +52,10 @@ fn decoder() -> Arc<Graph> {
     let last = b.node("last", GatherRows, &[flat, rows]).unwrap();
     let head = weight(&mut b, "head", VOCABULARY);
     let logits = b.node("logits", Linear::default(), &[last, head]).unwrap();
-    Arc::new(b.finish(&[logits]).unwrap())
+    Arc::new(b.finish(&[logits, flat]).unwrap())
 }
 
-#[test]
-fn a_mixed_load_replays_what_was_recorded_at_start_up() {
-    let Some(cuda) = gpu::device() else { return };
+fn runnable(cuda: &cuda::Cuda, mode: RunMode) -> Runnable {
     let layer = LayerConfig {
         kv_heads: HEADS,
         key_dim: DIM,
@@ -73,13 +71,41 @@ fn a_mixed_load_replays_what_was_recorded_at_start_up() {
     let executable = cuda.compile(graph.clone(), &options).unwrap();
     let mut runnable = Runnable::bind(graph, executable, Some(entry)).unwrap();
     let prepared = StepOptions {
-        mode: RunMode::Full,
+        mode,
         max_sequences: SEQUENCES as usize,
         query_len: 1,
         max_tokens: 512,
         max_rows: SEQUENCES as usize,
     };
     runnable.prepare(&prepared).unwrap();
+    runnable
+}
+
+#[test]
+fn features_of_every_token_come_back_in_every_mode() {
+    let Some(cuda) = gpu::device() else { return };
+    let ids: Vec<u32> = (0..5).collect();
+    let features = [RunMode::Full, RunMode::Piecewise, RunMode::None].map(|mode| {
+        let mut runnable = runnable(&cuda, mode);
+        let mut outputs = StepOutputs::new(Wanted::Logits);
+        let mut step = Step::default();
+        step.extend(0, 0, &ids);
+        step.want_last();
+        runnable.run_step(&step, &mut outputs).unwrap();
+        assert_eq!(outputs.logits(0).len(), VOCABULARY);
+        let features = (0..ids.len()).map(|token| outputs.features(token).to_vec());
+        features.collect::<Vec<_>>()
+    });
+    let [full, piecewise, none] = features;
+    assert!(full.iter().all(|row| row.len() == HEADS * DIM));
+    assert!(full.iter().flatten().all(|x| x.is_finite()) && full[0] != full[4]);
+    assert!(full == piecewise && full == none, "modes differ");
+}
+
+#[test]
+fn a_mixed_load_replays_what_was_recorded_at_start_up() {
+    let Some(cuda) = gpu::device() else { return };
+    let mut runnable = runnable(&cuda, RunMode::Full);
     let recorded = runnable.captures();
     assert!(recorded > 50, "only {recorded} recordings");
     // Every sequence begins with a prompt, of which a few are longer than anything recorded, and goes on alone and with others.
