@@ -110,4 +110,8 @@ impl Backend for Cuda {
     fn free_memory(&self) -> Option<u64> {
         self.device.free_memory()
     }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
 }
