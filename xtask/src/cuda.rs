@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 
 /// The tests that need a GPU.
-const TESTS: [&str; 2] = ["device", "rows"];
+const TESTS: [&str; 3] = ["device", "rows", "load"];
 
 /// Compile all CUDA kernels for every supported architecture; needs no GPU
 #[derive(Args)]
@@ -67,7 +67,7 @@ fn find(venv: &Path) -> Option<PathBuf> {
 /// Test the CUDA backend on a GPU: conformance suites, random histories and equal bits
 #[derive(Args)]
 #[command(
-    after_help = "Runs crates/cuda/tests/device.rs and rows.rs, which then fail without a GPU. With --carry, the tests are built and put into a \
+    after_help = "Runs crates/cuda/tests/device.rs, rows.rs and load.rs, which then fail without a GPU. With --carry, the tests are built and put into a \
 folder with a script: copy the folder to a machine with a GPU and NVRTC, and start run.sh there.
 
 Examples:

@@ -102,6 +102,12 @@ pub trait Backend: Send + Sync {
     fn free_memory(&self) -> Option<u64> {
         None
     }
+
+    /// Whether [`free_memory`](Backend::free_memory) is that of a device with memory of its own, in which mapped files take
+    /// no part.
+    fn has_own_memory(&self) -> bool {
+        false
+    }
 }
 
 /// The arguments of [`Backend::footprint`].

@@ -220,7 +220,8 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
     };
     let prompts = 4;
     let capacity = (prompts + 1) * (PROMPT + DEPTH) + 2 * BATCH * (DEPTH + 64);
-    let config = CacheConfig::uniform(capacity, shape.layers, layer);
+    let mut config = CacheConfig::uniform(capacity, shape.layers, layer);
+    config.initial_cells = CacheConfig::ALL_CELLS;
     let (_session, bound) = make_seq_session(cuda.id(), &config)?;
     let key = bound.cache_key.ok_or("no cache key")?;
     let entry = CacheRegistry::global().get(&key)?;

@@ -31,6 +31,8 @@ pub(crate) struct LinearArgs {
     pub(crate) gated: u32,
     pub(crate) eps: f32,
     pub(crate) tiles: u32,
+    pub(crate) swizzled: u32,
+    pub(crate) unused: u32,
 }
 
 #[repr(C)]

@@ -17,8 +17,12 @@ const COMMON: &str = include_str!("kernels/common.cuh");
 const FORMATS: &str = include_str!("kernels/formats.cuh");
 const PACK: &str = include_str!("kernels/pack.cu");
 const ELEMENTWISE: &str = include_str!("kernels/elementwise.cu");
+const KV_ROWS: &str = include_str!("kernels/kv_rows.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
+const COPY_ROWS: &str = include_str!("kernels/copy_rows.cu");
 const LINEAR: &str = include_str!("kernels/linear.cu");
+const LINEAR_FEW: &str = include_str!("kernels/linear_few.cu");
+const LINEAR_MANY: &str = include_str!("kernels/linear_many.cu");
 
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,13 +56,21 @@ impl Unit {
                 let own = [
                     ("pack.cu", PACK),
                     ("elementwise.cu", ELEMENTWISE),
+                    ("kv_rows.cu", KV_ROWS),
                     ("attention.cu", ATTENTION),
+                    ("copy_rows.cu", COPY_ROWS),
                 ];
                 shared + &own.map(|(name, built_in)| text(name, built_in)).concat()
             }
             Unit::Linear(format) => {
                 let chosen = format!("#define LINEAR_FORMAT {}\n", format as u32);
-                chosen + &shared + &text("linear.cu", LINEAR)
+                let own = [
+                    ("linear.cu", LINEAR),
+                    ("linear_few.cu", LINEAR_FEW),
+                    ("linear_many.cu", LINEAR_MANY),
+                ];
+                let own = own.map(|(name, built_in)| text(name, built_in));
+                chosen + &shared + &own.concat()
             }
         }
     }
@@ -108,7 +120,9 @@ pub fn compile(unit: Unit, arch: &str) -> Result<Compiled, CudaError> {
     let source = CString::new(unit.source()).expect("sources hold no zero byte");
     let program = Program(result::create_program(&source, None).map_err(driver)?);
     let mut options = OPTIONS.map(str::to_owned).to_vec();
-    options.push(format!("--gpu-architecture={arch}"));
+    // Hopper's own instructions are in code for this architecture alone, as a cubin is anyway.
+    let target = if arch == "sm_90" { "sm_90a" } else { arch };
+    options.push(format!("--gpu-architecture={target}"));
     // SAFETY: the program was created above and is destroyed after its last use.
     let compiled = unsafe { result::compile_program(program.0, &options) };
     let log = program.log();

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 
 /// The oldest CUDA version that a driver must support, as the driver counts versions.
 const OLDEST_DRIVER: i32 = 12000;
+/// The first version with `cuEventElapsedTime_v2`.
+const FIRST_EVENT_TIMES: i32 = 12080;
 
 /// An opened device. Every call makes its context current on the calling thread first.
 pub(crate) struct Device {
@@ -19,6 +21,8 @@ pub(crate) struct Device {
     /// For copies that are waited for at once.
     stream: Stream,
     pub(crate) facts: DeviceFacts,
+    /// Whether the driver has the functions that measure kernels.
+    pub(crate) measures: bool,
     cubin_folder: Option<PathBuf>,
     functions: Mutex<HashMap<(Unit, &'static str), Function>>,
     modules: Mutex<HashMap<Unit, Module>>,
@@ -66,6 +70,28 @@ fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
+fn check_driver(version: i32) -> Result<(), CudaError> {
+    match version < OLDEST_DRIVER {
+        true => Err(CudaErrorKind::OldDriver {
+            found: version_text(version),
+            needed: "12.0",
+        }
+        .into()),
+        false => Ok(()),
+    }
+}
+
+fn check_capability(name: &str, (major, minor): (i32, i32)) -> Result<(), CudaError> {
+    match major < 8 {
+        true => Err(CudaErrorKind::OldDevice {
+            name: name.to_owned(),
+            found: format!("{major}.{minor}"),
+        }
+        .into()),
+        false => Ok(()),
+    }
+}
+
 impl Device {
     /// Opens a device of the machine.
     pub(crate) fn open(
@@ -84,13 +110,7 @@ impl Device {
             }
             let mut version = 0;
             check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
-            if version < OLDEST_DRIVER {
-                return Err(CudaErrorKind::OldDriver {
-                    found: version_text(version),
-                    needed: "12.0",
-                }
-                .into());
-            }
+            check_driver(version)?;
             let mut count = 0;
             check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
             if count <= ordinal {
@@ -120,10 +140,7 @@ impl Device {
             };
             let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
             let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-            if major < 8 {
-                let found = format!("{major}.{minor}");
-                return Err(CudaErrorKind::OldDevice { name, found }.into());
-            }
+            check_capability(&name, (major, minor))?;
             let multiprocessors =
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
             let shared =
@@ -146,6 +163,7 @@ impl Device {
                     shared_memory: shared as usize - STATIC_SHARED,
                     driver: version_text(version),
                 },
+                measures: version >= FIRST_EVENT_TIMES,
                 cubin_folder,
                 functions: Mutex::default(),
                 modules: Mutex::default(),
@@ -418,5 +436,24 @@ impl Drop for Pinned {
             // SAFETY: the memory was allocated by `new`, and copies from it were waited for.
             let _ = unsafe { sys::cuMemFreeHost(self.address.cast()) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_drivers_and_devices_are_named_with_what_is_needed() {
+        let old = check_driver(11080).unwrap_err();
+        assert!(matches!(old.kind(), CudaErrorKind::OldDriver { .. }));
+        let text = old.to_string();
+        assert!(text.contains("11.8") && text.contains("12.0"), "{text}");
+        assert!(check_driver(12000).is_ok());
+        let old = check_capability("Tesla T4", (7, 5)).unwrap_err();
+        assert!(matches!(old.kind(), CudaErrorKind::OldDevice { .. }));
+        let text = old.to_string();
+        assert!(text.contains("Tesla T4") && text.contains("7.5"), "{text}");
+        assert!(check_capability("NVIDIA A100", (8, 0)).is_ok());
     }
 }

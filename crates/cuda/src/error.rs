@@ -58,6 +58,12 @@ pub enum CudaErrorKind {
     /// The device has too little free memory.
     #[error("out of GPU memory: {} could not be allocated", base::size_text(*.0 as u64))]
     OutOfMemory(usize),
+    /// The device does not work any more: everything on it fails until the program is started again.
+    #[error("the GPU was lost ({error}): start the program again, or use --device cpu")]
+    DeviceLost {
+        /// The driver's name of the error.
+        error: String,
+    },
     /// The driver reported an error.
     #[error("{call}: {error}")]
     Driver {
@@ -103,10 +109,50 @@ impl From<CudaError> for BackendErrorKind {
 pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(()),
+        error if is_lost(error) => Err(CudaErrorKind::DeviceLost {
+            error: format!("{error:?}"),
+        }
+        .into()),
         error => Err(CudaErrorKind::Driver {
             call,
             error: format!("{error:?}"),
         }
         .into()),
+    }
+}
+
+/// Whether a context is unusable after this error.
+fn is_lost(error: CUresult) -> bool {
+    use CUresult::*;
+    matches!(
+        error,
+        CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_DEVICE_UNAVAILABLE
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_device_is_an_error_of_its_own() {
+        assert!(check("cuInit", CUresult::CUDA_SUCCESS).is_ok());
+        let lost = check("cuGraphLaunch", CUresult::CUDA_ERROR_ILLEGAL_ADDRESS).unwrap_err();
+        assert!(
+            matches!(lost.kind(), CudaErrorKind::DeviceLost { .. }),
+            "{lost}"
+        );
+        let error = BackendErrorKind::from(lost);
+        assert!(error.to_string().contains("the GPU was lost"), "{error}");
+        let other = check("cuGraphLaunch", CUresult::CUDA_ERROR_INVALID_VALUE).unwrap_err();
+        assert_eq!(other.to_string(), "cuGraphLaunch: CUDA_ERROR_INVALID_VALUE");
     }
 }

@@ -6,11 +6,12 @@ use crate::machine::{Machine, Recording, Start};
 use crate::profile::LaunchProfile;
 use crate::tape::Tape;
 use backend::{
-    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions, Dispatch,
-    Executable, GraphSupport, NodeProfile, Replay, ReplayWrapper, RunMode, StepOutputs,
-    TraceCallback,
+    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
+    Dispatch, Dispatcher, DispatcherOptions, Executable, GraphSupport, NodeProfile, Replay,
+    ReplayWrapper, RunMode, StepOutputs, TraceCallback,
 };
 use graph::{Graph, Value};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// The most tapes kept for step sizes without a descriptor.
@@ -31,6 +32,16 @@ pub(crate) struct CudaExecutable {
     odd: OddTapes,
     machine: Machine,
     support: GraphSupport,
+    start_up: StartUp,
+}
+
+/// What steps may be, as far as their preparation says, so that all of them are recorded before the first one.
+#[derive(Default)]
+struct StartUp {
+    mode: Option<RunMode>,
+    /// The most sequences and tokens of a step.
+    most: Cell<(usize, usize)>,
+    max_rows: usize,
 }
 
 impl CudaExecutable {
@@ -51,7 +62,47 @@ impl CudaExecutable {
             odd: OddTapes::default(),
             machine: Machine::new(graph, device, options)?,
             support,
+            start_up: StartUp::default(),
         })
+    }
+
+    fn record(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
+        let wrapper = match mode {
+            RunMode::Full => &mut self.full,
+            RunMode::Piecewise => &mut self.pieces,
+            _ => return Ok(()),
+        };
+        let sizes = [batch.tokens, batch.tokens, batch.rows];
+        let machine = &mut self.machine;
+        wrapper.capture(batch, vec![], || machine.record(sizes, mode))
+    }
+
+    /// Records every step that may come, the largest first.
+    fn record_all(&mut self, mode: RunMode, query_len: usize) -> Result<(), BackendError> {
+        let (max_sequences, max_tokens) = self.start_up.most.get();
+        let max_rows = self.start_up.max_rows;
+        let (sizes, max_padding) = self.capture_sizes(max_sequences, max_tokens);
+        let dispatcher = Dispatcher::new(DispatcherOptions {
+            mode,
+            sizes,
+            max_sequences,
+            query_len,
+            max_padding,
+        });
+        for Dispatch { mode, batch } in dispatcher.captures() {
+            // Steps with more rows than the longest step may have do not come; those with fewer are padded.
+            let powers = std::iter::successors(Some(1), |rows: &usize| rows.checked_mul(2));
+            let below = powers.take_while(|rows| *rows < batch.tokens);
+            let mut rows: Vec<usize> = below.chain([0, batch.tokens]).collect();
+            rows.retain(|rows| *rows < 2 * max_rows.max(1));
+            rows.sort_unstable_by(|a, b| b.cmp(a));
+            for rows in rows {
+                if batch.tokens <= max_tokens {
+                    self.record(mode, BatchDescriptor { rows, ..batch })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn run_values(
@@ -108,7 +159,7 @@ impl Executable for CudaExecutable {
     ) -> Result<(), BackendError> {
         let step = cache.plan.step();
         let sizes = [step.len(), step.len(), step.rows().len()];
-        let wanted = step.wanted_rows();
+        let (tokens, wanted) = (step.real_len(), step.wanted_rows());
         let CudaExecutable {
             full,
             pieces,
@@ -122,6 +173,7 @@ impl Executable for CudaExecutable {
             machine,
             odd,
             sizes,
+            tokens,
             wanted,
             outputs,
         };
@@ -141,15 +193,29 @@ impl Executable for CudaExecutable {
         true
     }
 
+    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
+        self.start_up.most.set((sequences, max_tokens));
+        (CaptureSizes::sparse(sequences, 1, max_tokens), None)
+    }
+
+    fn set_step_mode(&mut self, mode: RunMode) {
+        self.start_up.mode = Some(mode);
+    }
+
     fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
-        let wrapper = match mode {
-            RunMode::Full => &mut self.full,
-            RunMode::Piecewise => &mut self.pieces,
-            _ => return Ok(()),
-        };
-        let sizes = [batch.tokens, batch.tokens, batch.rows];
-        let machine = &mut self.machine;
-        wrapper.capture(batch, vec![], || machine.record(sizes, mode))
+        // The first decode to be recorded is that of all sequences; everything else is recorded with it.
+        if let Some(mode) = self.start_up.mode.take() {
+            let query_len = batch.tokens / batch.sequences.unwrap_or(1).max(1);
+            let before = self.machine.generation;
+            self.record_all(mode, query_len.max(1))?;
+            if self.machine.generation != before {
+                // Memory has grown, and what was recorded for it before is of no use.
+                self.full.clear();
+                self.pieces.clear();
+                self.record_all(mode, query_len.max(1))?;
+            }
+        }
+        self.record(mode, batch)
     }
 
     fn captures(&self) -> usize {
@@ -157,13 +223,17 @@ impl Executable for CudaExecutable {
     }
 
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
+        if let [_, _, rows] = shapes {
+            self.start_up.max_rows = rows.first().copied().unwrap_or(0);
+        }
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         self.odd.get(&mut self.machine, &shapes)?;
         Ok(())
     }
 
     fn set_profiling(&mut self, on: bool) {
-        self.machine.profile = on.then(LaunchProfile::default);
+        let measures = on && self.machine.device.measures;
+        self.machine.profile = measures.then(LaunchProfile::default);
     }
 
     fn profile(&self) -> Vec<NodeProfile> {
@@ -207,6 +277,8 @@ struct StepWork<'a> {
     machine: &'a mut Machine,
     odd: &'a mut OddTapes,
     sizes: [usize; 3],
+    /// Tokens that are not padding, and rows that are wanted.
+    tokens: usize,
     wanted: usize,
     outputs: &'a mut StepOutputs,
 }
@@ -219,8 +291,8 @@ impl StepWork<'_> {
         let tape = self.odd.get(self.machine, &shapes)?;
         self.machine.keep_step(before)?;
         self.machine.start(tape, Start::Launches)?;
-        let output = tape.outputs[0];
-        self.finish(output)
+        let outputs = tape.outputs.clone();
+        self.finish(&outputs)
     }
 
     fn record(&mut self, mode: RunMode) -> Result<Recording, BackendError> {
@@ -236,20 +308,34 @@ impl StepWork<'_> {
         }
         self.machine
             .start(&recording.tape, Start::Pieces(&recording.pieces))?;
-        self.finish(recording.tape.outputs[0])
+        self.finish(&recording.tape.outputs)
     }
 
-    /// Copies the outputs that are wanted.
-    fn finish(&mut self, (address, bytes): (u64, usize)) -> Result<(), BackendError> {
+    /// Copies the outputs that are wanted: of the first, rows of logits; of the others, a row for each token.
+    fn finish(&mut self, outputs: &[(u64, usize)]) -> Result<(), BackendError> {
+        let (address, bytes) = outputs[0];
         let width = bytes / 4 / self.sizes[2].max(1);
-        let bytes = self.machine.result((address, self.wanted * width * 4))?;
-        // No bytes may lie at any address.
-        let logits: &[f32] = match bytes.is_empty() {
-            true => &[],
-            false => bytemuck::cast_slice(bytes),
-        };
-        self.outputs.fill(self.wanted, width, logits);
+        let logits = self.machine.result((address, self.wanted * width * 4))?;
+        self.outputs.fill(self.wanted, width, floats(logits));
+        let mut features: Vec<(Vec<f32>, usize)> = Vec::new();
+        for &(address, bytes) in &outputs[1..] {
+            let width = bytes / 4 / self.sizes[0].max(1);
+            let rows = self.machine.result((address, self.tokens * width * 4))?;
+            features.push((floats(rows).to_vec(), width));
+        }
+        if !features.is_empty() {
+            let features: Vec<_> = features.iter().map(|(f, width)| (&f[..], *width)).collect();
+            self.outputs.fill_features(self.tokens, &features);
+        }
         Ok(())
+    }
+}
+
+/// Numbers of a result. No bytes may lie at any address.
+fn floats(bytes: &[u8]) -> &[f32] {
+    match bytes.is_empty() {
+        true => &[],
+        false => bytemuck::cast_slice(bytes),
     }
 }
 

@@ -96,9 +96,9 @@ impl Backend for Cuda {
                 *packed.entry(id).or_default() += tensor.ty.bytes(&request.bindings).unwrap_or(0);
             }
         }
-        let shared = self.device.facts.shared_memory;
+        let facts = &self.device.facts;
         let scratch = |node: usize| {
-            products::staged_bytes(graph, &graph.nodes()[node], &request.bindings, shared)
+            products::staged_bytes(graph, &graph.nodes()[node], &request.bindings, facts)
         };
         Ok(Footprint {
             arena: MemoryPlan::new(graph, request.bindings, scratch)?,
@@ -109,5 +109,9 @@ impl Backend for Cuda {
 
     fn free_memory(&self) -> Option<u64> {
         self.device.free_memory()
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
     }
 }

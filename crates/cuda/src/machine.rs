@@ -97,8 +97,8 @@ impl Machine {
     /// Makes the tape for inputs of these shapes, and grows the memory if necessary.
     pub(crate) fn tape(&mut self, shapes: &[&[usize]]) -> Result<Tape, BackendError> {
         self.device.bind()?;
-        let shared = self.device.facts.shared_memory;
-        let planned = Planned::new(&self.graph, &self.constants, shapes, self.fuse, shared)?;
+        let facts = &self.device.facts;
+        let planned = Planned::new(&self.graph, &self.constants, shapes, self.fuse, facts)?;
         if planned.memory.arena_bytes > self.arena.len() {
             // Nothing in the arena outlives a step, so the old contents are dropped.
             self.stream.wait()?;

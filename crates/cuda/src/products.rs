@@ -3,6 +3,7 @@
 use crate::arguments::{LinearArgs, Segment};
 use crate::calls::{CallMaker, activation_code};
 use crate::compile::Unit;
+use crate::device::DeviceFacts;
 use crate::fusion::Group;
 use crate::launch::Launch;
 use crate::weights::{PackedShape, PackedWeight};
@@ -42,8 +43,14 @@ fn ranges(shape: &PackedShape) -> (usize, usize) {
     (shape.pairs().div_ceil(each).max(1), each)
 }
 
+/// Whether the kernel for many rows multiplies with Hopper's `wgmma`, which reads rows of x in a layout of its own.
+fn reads_swizzled(shape: &PackedShape, facts: &DeviceFacts) -> bool {
+    facts.capability == (9, 0) && shape.format.x_parts() == 1
+}
+
 impl Variant {
-    fn new(rows: usize, shape: &PackedShape, gates: usize, shared_memory: usize) -> Variant {
+    fn new(rows: usize, shape: &PackedShape, gates: usize, facts: &DeviceFacts) -> Variant {
+        let shared_memory = facts.shared_memory;
         let (ranges, _) = ranges(shape);
         let row = shape.pairs() * shape.format.x_parts() * 128;
         let (codes, scales) = shape.format.tile_bytes();
@@ -54,7 +61,10 @@ impl Variant {
         let parts = shape.format.x_parts();
         let stage = MANY_ROWS * 128 * parts + MANY_TILES as usize * (codes + scales);
         // Stages, and pairs of blocks of a stage.
-        let many = [6, 3, 2][parts - 1] * stage;
+        let many = match reads_swizzled(shape, facts) {
+            true => 8 * stage + 1024,
+            false => [6, 3, 2][parts - 1] * stage,
+        };
         match rows > SEVERAL && many <= shared_memory {
             true => Variant::Many(many),
             false => Variant::Several,
@@ -67,7 +77,7 @@ pub(crate) fn staged_bytes(
     graph: &Graph,
     node: &Node,
     bindings: &Bindings,
-    shared_memory: usize,
+    facts: &DeviceFacts,
 ) -> usize {
     let Op::Linear(_) = node.op else { return 0 };
     let Some(shape) = PackedShape::of(graph, node.inputs[1]) else {
@@ -77,7 +87,7 @@ pub(crate) fn staged_bytes(
     let elements: usize = dims.map_or(0, |dims| dims.iter().product());
     let rows = elements / shape.k.max(1);
     // The most that any fusion needs.
-    match Variant::new(rows, &shape, 2, shared_memory) {
+    match Variant::new(rows, &shape, 2, facts) {
         Variant::Few(_) => 0,
         _ => rows.next_multiple_of(8) * shape.pairs() * shape.format.x_parts() * 128,
     }
@@ -146,7 +156,7 @@ impl CallMaker<'_> {
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
         let multiprocessors = self.device.facts.multiprocessors;
-        let variant = Variant::new(rows, &shape, gates, self.device.facts.shared_memory);
+        let variant = Variant::new(rows, &shape, gates, &self.device.facts);
         if let Variant::Few(shared) = variant {
             // As many blocks as run at once, each with as many tiles as the others.
             let warps = (gates * ranges) as u32;
@@ -159,6 +169,8 @@ impl CallMaker<'_> {
         }
         let slot = self.memory.scratch(group.products[0]);
         a.staged = self.addresses.arena + slot.expect("the plan has staged rows").offset as u64;
+        let many = matches!(variant, Variant::Many(_));
+        a.swizzled = (many && reads_swizzled(&shape, &self.device.facts)).into();
         let function = self.device.function(unit, "stage_rows")?;
         let stage = Launch::new(function, [rows.next_multiple_of(8) as u32, 1], 256, 0, &a);
         let launch = match variant {
@@ -185,7 +197,7 @@ pub(crate) fn memory_plan(
     graph: &Graph,
     bindings: Bindings,
     groups: &[Group],
-    shared_memory: usize,
+    facts: &DeviceFacts,
 ) -> Result<MemoryPlan, BackendError> {
     let mut ranges = vec![0..0; graph.nodes().len()];
     let mut stages = vec![false; graph.nodes().len()];
@@ -198,7 +210,7 @@ pub(crate) fn memory_plan(
         }
     }
     let scratch = |node: usize| match stages[node] {
-        true => staged_bytes(graph, &graph.nodes()[node], &bindings, shared_memory),
+        true => staged_bytes(graph, &graph.nodes()[node], &bindings, facts),
         false => 0,
     };
     let plan = MemoryPlan::with_groups(graph, bindings, scratch, |node| ranges[node].clone())?;

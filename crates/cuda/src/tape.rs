@@ -1,7 +1,7 @@
 //! A tape: the kernel calls of a graph for one size of step, every result at its planned place in one arena.
 
 use crate::calls::CallMaker;
-use crate::device::Device;
+use crate::device::{Device, DeviceFacts};
 use crate::fusion::{self, Group};
 use crate::launch::Launch;
 use crate::plan::SLOTS;
@@ -117,11 +117,11 @@ impl Planned {
         constants: &Constants,
         shapes: &[&[usize]],
         fuse: bool,
-        shared_memory: usize,
+        facts: &DeviceFacts,
     ) -> Result<Planned, BackendError> {
         let bindings = graph.bind(shapes)?;
         let groups = fusion::groups(graph, constants, fuse);
-        let memory = memory_plan(graph, bindings, &groups, shared_memory)?;
+        let memory = memory_plan(graph, bindings, &groups, facts)?;
         Ok(Planned {
             layout: StepLayout::new(graph, &bindings),
             memory,

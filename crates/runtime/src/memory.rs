@@ -259,6 +259,12 @@ impl MemoryPlan {
         self.weights.iter().map(|section| section.bytes).sum()
     }
 
+    /// Bytes of the constants of the model and of its draft model.
+    fn mapped_bytes(&self) -> usize {
+        let draft = self.draft.as_ref().map_or(0, |draft| draft.mapped_bytes());
+        self.weights_bytes() + draft
+    }
+
     /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
         self.weights.iter().map(|section| section.packed).sum()
@@ -312,10 +318,15 @@ impl MemoryPlan {
     pub fn check(&self, limit: MemoryLimit, backend: &dyn Backend) -> Result<(), RuntimeError> {
         let limit = match limit {
             MemoryLimit::None => None,
-            // The shared prefix is already allocated.
-            MemoryLimit::Machine => backend
-                .free_memory()
-                .map(|free| free.saturating_add(self.prefix_bytes as u64)),
+            // The shared prefix is already allocated, and a device with memory of its own maps no weights.
+            MemoryLimit::Machine => {
+                let mapped = match backend.has_own_memory() {
+                    true => self.mapped_bytes(),
+                    false => 0,
+                };
+                let there = (self.prefix_bytes + mapped) as u64;
+                backend.free_memory().map(|free| free.saturating_add(there))
+            }
             MemoryLimit::Bytes(n) => Some(n),
         };
         match limit.and_then(|limit| MemoryShortfall::of(self, limit)) {

@@ -1,165 +1,3 @@
-// KV rows and attention over them.
-//
-// What a step writes and sees comes from its plan, which the host encodes into one buffer; the addresses of the cache's
-// pools are there too. So a captured graph replays with any plan, any cache and pools that have grown.
-
-// Numbered as `storage_code` in Rust numbers them.
-#define KV_F32 0
-#define KV_F16 1
-#define KV_BF16 2
-#define KV_Q8_32 3
-#define KV_Q8_64 4
-#define KV_Q4_32 5
-#define KV_Q4_64 6
-
-#define NO_CELL 0xffffffffu
-// Positions of a part. A query's parts begin at multiples of it and are merged in order.
-#define PART 256
-// Queries of an item, at most, and of a tile of `mma`.
-#define TILE 16
-#define WARPS 8
-
-struct KvLayer {
-    u64 keys, values, frozen_keys, frozen_values;
-    // Rows of a head in the cache's own pools and in those of a shared prefix.
-    u32 rows, frozen_rows;
-    // Cells below this number are those of the prefix.
-    u32 frozen_cells;
-    // The offset of the layer's class plan in the step's buffer.
-    u32 plan;
-    u32 key_storage, value_storage, key_row, value_row;
-};
-
-// What the plan of a class of layers is in the step's buffer, as offsets in 32-bit words.
-struct ClassPlan {
-    u32 writes, items, item_count, runs;
-    // First position and end of what each query sees.
-    u32 ranges, unused[3];
-};
-
-struct Item {
-    // The first query and their number, at most TILE. All have one run list.
-    int query, queries;
-    // The run list, and the positions that the item covers.
-    int first_run, runs, begin, end;
-    // The first slot of partial results, or -1 where one item covers all parts; this item's part, and their number from bit
-    // 16 on.
-    int slot, part;
-};
-
-struct Run {
-    u32 position, cell, len;
-};
-
-__device__ __forceinline__ const u8* row_of(const KvLayer& kv, bool values, u32 cell, int head, int row_bytes) {
-    bool frozen = cell < kv.frozen_cells;
-    const u8* base = (const u8*)(values ? (frozen ? kv.frozen_values : kv.values) : (frozen ? kv.frozen_keys : kv.keys));
-    u64 row = frozen ? (u64)head * kv.frozen_rows + cell : (u64)head * kv.rows + (cell - kv.frozen_cells);
-    return base + row * row_bytes;
-}
-
-// One element of an encoded row.
-__device__ __forceinline__ float decoded(int storage, const u8* row, int i, int dim) {
-    switch (storage) {
-        case KV_F32: return ((const float*)row)[i];
-        case KV_F16: return half_to_float(((const u16*)row)[i]);
-        case KV_BF16: return bf16_to_float(((const u16*)row)[i]);
-        default: {
-            int group = storage == KV_Q8_32 || storage == KV_Q4_32 ? 32 : 64;
-            const u16* params = (const u16*)row + i / group * 2;
-            const u8* codes = row + (dim + group - 1) / group * 4;
-            int code = storage <= KV_Q8_64 ? codes[i] : codes[i / 32 * 16 + i % 16] >> (i % 32 < 16 ? 0 : 4) & 15;
-            return half_to_float(params[0]) * (float)code + half_to_float(params[1]);
-        }
-    }
-}
-
-struct WriteArgs {
-    const float* keys;
-    const float* values;
-    const u32* step;
-    const KvLayer* layers;
-    // With a table, keys are rotated as they are stored.
-    const float* table;
-    int layer, tokens, kv_heads, key_dim, value_dim, rotated, interleaved;
-};
-
-// Encodes a row, by one warp.
-__device__ __noinline__ void encode_row(int storage, const float* x, u8* to, int dim, int lane) {
-    if (storage <= KV_BF16) {
-        for (int i = lane; i < dim; i += WARP) {
-            if (storage == KV_F32) ((float*)to)[i] = x[i];
-            if (storage == KV_F16) ((u16*)to)[i] = float_to_half(x[i]);
-            if (storage == KV_BF16) ((u16*)to)[i] = float_to_bf16(x[i]);
-        }
-        return;
-    }
-    int group = storage == KV_Q8_32 || storage == KV_Q4_32 ? 32 : 64;
-    bool bytes = storage <= KV_Q8_64;
-    int groups = (dim + group - 1) / group;
-    float most = bytes ? 255.0f : 15.0f;
-    u8* codes = to + groups * 4;
-    // All codes of a group are in the lanes: element `start + lane` and, in groups of 64, the one 32 further on.
-    for (int start = 0; start < groups * group; start += group) {
-        int a = start + lane, b = group == 64 ? start + 32 + lane : dim;
-        float low = INFINITY_F, high = NEG_INF;
-        if (a < dim) low = high = x[a];
-        if (b < dim) low = fminf(low, x[b]), high = fmaxf(high, x[b]);
-        high = warp_max(high);
-        low = -warp_max(-low);
-        u16 offset_bits = float_to_half(low);
-        float offset = half_to_float(offset_bits);
-        u16 scale_bits = float_to_half((high - offset) / most);
-        float scale = half_to_float(scale_bits);
-        if (lane == 0) {
-            ((u16*)to)[start / group * 2] = scale_bits;
-            ((u16*)to)[start / group * 2 + 1] = offset_bits;
-        }
-        for (int at = a; at < start + group; at += 32) {
-            float quotient = at < dim ? roundf((x[at] - offset) / scale) : 0.0f;
-            // A group of equal elements has scale zero, and its quotients are not numbers.
-            int code = quotient > 0.0f ? (int)fminf(quotient, most) : 0;
-            if (bytes) {
-                if (at < (dim + 15) / 16 * 16) codes[at] = code;
-            } else {
-                int other = __shfl_down_sync(FULL_MASK, code, 16);
-                if (lane < 16 && at < (dim + 31) / 32 * 32) codes[at / 32 * 16 + lane] = code | other << 4;
-            }
-        }
-    }
-}
-
-// Stores one row of a step, by one warp; `buffer` has room for a key.
-__device__ __noinline__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
-                          u32 cell, int head, int dim, float* buffer, int lane) {
-    u8* to = (u8*)row_of(kv, values, cell, head, values ? kv.value_row : kv.key_row);
-    if (table) {
-        for (int i = lane; i < dim; i += WARP) buffer[i] = rotated_at(x, table, i, rotated, interleaved);
-        __syncwarp();
-        x = buffer;
-    }
-    encode_row(values ? kv.value_storage : kv.key_storage, x, to, dim, lane);
-}
-
-// Stores the keys and values of a step, a warp for each row of a head.
-extern "C" __global__ void write_kv(const __grid_constant__ WriteArgs a) {
-    begin();
-    int warp = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
-    if (warp >= 2 * a.tokens * a.kv_heads) return;
-    bool values = warp % 2;
-    int token = warp / 2 / a.kv_heads, head = warp / 2 % a.kv_heads;
-    const KvLayer& kv = a.layers[a.layer];
-    const ClassPlan* plan = (const ClassPlan*)(a.step + kv.plan);
-    u32 cell = a.step[plan->writes + token];
-    if (cell == NO_CELL) return;
-    int dim = values ? a.value_dim : a.key_dim;
-    const float* x = (values ? a.values : a.keys) + ((long long)token * a.kv_heads + head) * dim;
-    extern __shared__ __align__(16) float shared[];
-    const float* table = a.table && !values ? a.table + (long long)token * a.rotated : nullptr;
-    float* buffer = shared + threadIdx.x / WARP * a.key_dim;
-    store_row(kv, x, table, a.rotated, a.interleaved, values, cell, head, dim, buffer, lane);
-}
-
 struct AttendArgs {
     const float* q;
     float* out;
@@ -255,7 +93,8 @@ struct Bool {
 struct AttendShared {
     // Maxima and sums of a part by warp, and those of the item.
     float warp_top[WARPS][64], warp_norm[WARPS][64], top[64], norm[64], old[64], fresh[64];
-    u32 cells[PART];
+    // The value rows of a part's positions; null where a position is not seen.
+    const u8* rows[PART];
     // Positions of each warp that are seen.
     u32 seen[WARPS];
     int merges;
@@ -327,21 +166,30 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             bool covered = position >= item.begin && position < item.end;
             u32 cell = looked ? known : covered ? cell_at(runs, item.runs, position) : NO_CELL;
             looked = false;
-            s.cells[threadIdx.x] = cell;
-            u32 mask = __ballot_sync(FULL_MASK, cell != NO_CELL);
+            bool exists = cell != NO_CELL;
+            s.rows[threadIdx.x] = exists ? row_of(kv, true, cell, kv_head, kv.value_row) : nullptr;
+            const u8* key_row = exists ? row_of(kv, false, cell, kv_head, kv.key_row) : nullptr;
+            u32 mask = __ballot_sync(FULL_MASK, exists);
             if (lane == 0) s.seen[warp] = mask;
             // The values of the first positions, which a lone query waits for, are loaded before its scores are computed.
-            constexpr int FIRST = 4;
-            uint2 early[FIRST][2];
+            constexpr int AHEAD = 4;
+            uint2 values[AHEAD][UP][2];
+            // Loads the values of the positions from 16 b0 on.
+            auto load_values = [&](int b0) {
+#pragma unroll
+                for (int i = 0; i < AHEAD * 2; i++) {
+                    const u8* row = s.rows[b0 * 16 + i * 8 + g];
+#pragma unroll
+                    for (int u = 0; u < UP; u++) {
+                        bool there = row != nullptr && d + u * 16 < a.value_dim;
+                        values[i / 2][u][i % 2] = there ? *(const uint2*)(row + 2 * (d + u * 16)) : make_uint2(0, 0);
+                    }
+                }
+            };
+            bool weighs = unit < units && (ONE || first_tile < count);
             if (ONE) {
                 __syncthreads();
-#pragma unroll
-                for (int i = 0; i < FIRST * 2; i++) {
-                    u32 at = s.cells[i * 8 + g];
-                    bool there = half_values && unit < units && at != NO_CELL && d < a.value_dim;
-                    const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
-                    early[i / 2][i % 2] = there ? *(const uint2*)(row + 2 * d) : make_uint2(0, 0);
-                }
+                if (half_values && weighs) load_values(0);
             }
             // The scores of a tile lie where its weights will, each lane's at its own place.
             uint4* own = p + warp * 2 * MT * 2 * WARP + lane;
@@ -349,10 +197,7 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             if (mask != 0) {
                 const u8* rows[4];
 #pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    u32 at = __shfl_sync(FULL_MASK, cell, n * 8 + g);
-                    rows[n] = at == NO_CELL ? nullptr : row_of(kv, false, at, kv_head, kv.key_row);
-                }
+                for (int n = 0; n < 4; n++) rows[n] = (const u8*)__shfl_sync(FULL_MASK, (u64)key_row, n * 8 + g);
                 auto add_scores = [&](auto half) {
                     constexpr bool PLAIN = decltype(half)::value;
                     // Keys of f16 are loaded for several steps at once, and kept for all tiles if these are all steps.
@@ -395,14 +240,18 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
                         }
                         float top[2] = {NEG_INF, NEG_INF};
 #pragma unroll
+                        for (int i = 0; i < 16; i++) acc[i / 4][i % 4] *= a.scale;
+                        if (a.softcap > 0.0f) {
+#pragma unroll
+                            for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = soft_capped(acc[i / 4][i % 4], a.softcap);
+                        }
+#pragma unroll
                         for (int n = 0; n < 4; n++) {
 #pragma unroll
                             for (int e = 0; e < 4; e++) {
                                 int in = n * 8 + 2 * t + e % 2, at = start + warp * WARP + in, side = e / 2;
-                                float score = acc[n][e] * a.scale;
-                                if (a.softcap > 0.0f) score = soft_capped(score, a.softcap);
                                 bool sees = (mask >> in & 1) && at >= begins[side] && at < ends[side];
-                                score = sees ? score : NEG_INF;
+                                float score = sees ? acc[n][e] : NEG_INF;
                                 acc[n][e] = score;
                                 top[side] = fmaxf(top[side], score);
                             }
@@ -474,71 +323,58 @@ __device__ __forceinline__ void attend_item(const AttendArgs& a, const KvLayer& 
             float part[UP][2][MP][4];
 #pragma unroll
             for (int i = 0; i < UP * 2 * MP * 4; i++) (&part[0][0][0][0])[i] = 0.0f;
-            if (unit < units && (ONE || first_tile < count)) {
-                auto add_values = [&](auto half) {
-                    constexpr bool PLAIN = decltype(half)::value;
-                    constexpr int AHEAD = PLAIN ? 4 : 1;
-#pragma unroll 1
-                    for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
-                        // Weights of positions that are not seen are zero: they add nothing.
-                        if (PLAIN ? s.seen[b0 / 2] == 0 && s.seen[b0 / 2 + 1] == 0
-                                  : (s.seen[b0 / 2] >> b0 % 2 * 16 & 0xffff) == 0) {
-                            continue;
-                        }
-                        uint2 values[AHEAD][UP][2], rest[UP][2];
+            // Adds the products of the weights of 16 positions with their values: parts[0], and what is left of them.
+            auto add_values = [&](int b, const uint2 (*of)[2], const uint2 (*rest)[2]) {
+                uint4 high[MP], low[MP];
 #pragma unroll
-                        for (int i = 0; i < AHEAD * 2; i++) {
-                            u32 at = s.cells[b0 * 16 + i * 8 + g];
-                            const u8* row = row_of(kv, true, at, kv_head, kv.value_row);
+                for (int m = 0; m < MP; m++) {
+                    const uint4* from = p + (b * MT + first_tile + m) * 2 * WARP + lane;
+                    high[m] = from[0], low[m] = from[WARP];
+                }
 #pragma unroll
-                            for (int u = 0; u < UP; u++) {
-                                int e = d + u * 16;
-                                if (PLAIN) {
-                                    bool there = at != NO_CELL && e < a.value_dim;
-                                    values[i / 2][u][i % 2] = ONE && b0 == 0 ? early[i / 2][i % 2]
-                                                              : there        ? *(const uint2*)(row + 2 * e)
-                                                                             : make_uint2(0, 0);
-                                } else {
-                                    uint4 quad = row_quad(kv.value_storage, at == NO_CELL ? nullptr : row, e, a.value_dim);
-                                    values[i / 2][u][i % 2] = make_uint2(quad.x, quad.y);
-                                    rest[u][i % 2] = make_uint2(quad.z, quad.w);
-                                }
-                            }
-                        }
+                for (int u = 0; u < UP; u++) {
 #pragma unroll
-                        for (int i = 0; i < AHEAD; i++) {
-                            if ((s.seen[(b0 + i) / 2] >> (b0 + i) % 2 * 16 & 0xffff) == 0) continue;
-                            uint4 high[MP], low[MP];
+                    for (int n = 0; n < 2; n++) {
+                        const uint2* v = of[u];
+                        u32 v0 = transposed(n ? v[0].y : v[0].x), v1 = transposed(n ? v[1].y : v[1].x);
 #pragma unroll
-                            for (int m = 0; m < MP; m++) {
-                                const uint4* from = p + ((b0 + i) * MT + first_tile + m) * 2 * WARP + lane;
-                                high[m] = from[0], low[m] = from[WARP];
-                            }
+                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], v0, v1);
 #pragma unroll
-                            for (int u = 0; u < UP; u++) {
+                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&low[m], v0, v1);
+                        if (rest != nullptr) {
+                            const uint2* r = rest[u];
+                            u32 r0 = transposed(n ? r[0].y : r[0].x), r1 = transposed(n ? r[1].y : r[1].x);
 #pragma unroll
-                                for (int n = 0; n < 2; n++) {
-                                    uint2* v = values[i][u];
-                                    u32 v0 = transposed(n ? v[0].y : v[0].x), v1 = transposed(n ? v[1].y : v[1].x);
-#pragma unroll
-                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], v0, v1);
-#pragma unroll
-                                    for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&low[m], v0, v1);
-                                    if (!PLAIN) {
-                                        uint2* r = rest[u];
-                                        u32 r0 = transposed(n ? r[0].y : r[0].x), r1 = transposed(n ? r[1].y : r[1].x);
-#pragma unroll
-                                        for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], r0, r1);
-                                    }
-                                }
-                            }
+                            for (int m = 0; m < MP; m++) mma_f16(part[u][n][m], (u32*)&high[m], r0, r1);
                         }
                     }
-                };
-                if (half_values) {
-                    add_values(Bool<true>());
-                } else {
-                    add_values(Bool<false>());
+                }
+            };
+            // Weights of positions that are not seen are zero: they add nothing.
+            auto seen_block = [&](int b) { return (s.seen[b / 2] >> b % 2 * 16 & 0xffff) != 0; };
+            if (weighs && half_values) {
+                if (!ONE) load_values(0);
+#pragma unroll 1
+                for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
+#pragma unroll
+                    for (int i = 0; i < AHEAD; i++) {
+                        if (seen_block(b0 + i)) add_values(b0 + i, values[i], nullptr);
+                    }
+                    int next = b0 + AHEAD;
+                    if (next < PART / 16 && (s.seen[next / 2] | s.seen[next / 2 + 1]) != 0) load_values(next);
+                }
+            } else if (weighs) {
+#pragma unroll 1
+                for (int b = 0; b < PART / 16; b++) {
+                    if (!seen_block(b)) continue;
+                    uint2 of[UP][2], rest[UP][2];
+#pragma unroll
+                    for (int i = 0; i < 2 * UP; i++) {
+                        uint4 quad = row_quad(kv.value_storage, s.rows[b * 16 + i % 2 * 8 + g], d + i / 2 * 16, a.value_dim);
+                        of[i / 2][i % 2] = make_uint2(quad.x, quad.y);
+                        rest[i / 2][i % 2] = make_uint2(quad.z, quad.w);
+                    }
+                    add_values(b, of, rest);
                 }
             }
             __syncthreads();
@@ -659,32 +495,3 @@ extern "C" __global__ void __launch_bounds__(256, 2) attend_few(const __grid_con
 // Items with several queries.
 extern "C" __global__ void __launch_bounds__(256, 1) attend_many(const __grid_constant__ AttendArgs a) { attend_all<4>(a); }
 
-struct CopyArgs {
-    u8* to;
-    const u8* from;
-    const u32* rows;
-    u64 to_stride, from_stride;
-    u32 count, row_bytes, base, ring, in_place;
-};
-
-// Copies rows: row i of the result is row `rows[i]`. A block for each head; in place, one row after the other.
-extern "C" __global__ void copy_rows(const __grid_constant__ CopyArgs a) {
-    begin();
-    u8* to = a.to + blockIdx.x * a.to_stride;
-    const u8* from = a.from + blockIdx.x * a.from_stride;
-    if (!a.in_place) {
-        for (u64 i = threadIdx.x; i < (u64)a.count * a.row_bytes; i += blockDim.x) {
-            to[i] = from[(u64)a.rows[i / a.row_bytes] * a.row_bytes + i % a.row_bytes];
-        }
-        return;
-    }
-    for (u32 i = 0; i < a.count; i++) {
-        u64 source = a.rows[i] % a.ring, target = (a.base + i) % a.ring;
-        if (source != target) {
-            for (u32 b = threadIdx.x; b < a.row_bytes; b += blockDim.x) {
-                to[target * a.row_bytes + b] = to[source * a.row_bytes + b];
-            }
-        }
-        __syncthreads();
-    }
-}

@@ -239,7 +239,7 @@ __device__ __forceinline__ float activate(int function, float x) {
 __device__ __forceinline__ float rotated_at(const float* x, const float* table, int i, int rotated, int interleaved) {
     int half = rotated / 2;
     if (i >= 2 * half) return x[i];
-    int at = interleaved ? i / 2 : i % half;
+    int at = interleaved ? i / 2 : i < half ? i : i - half;
     bool first = interleaved ? i % 2 == 0 : i < half;
     float p = x[interleaved ? 2 * at : at], q = x[interleaved ? 2 * at + 1 : at + half];
     float cosine = table[at], sine = table[half + at];

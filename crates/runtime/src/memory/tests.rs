@@ -121,3 +121,41 @@ fn what_does_not_fit_is_refused_with_the_smallest_change() {
     assert!(matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_)));
     plan.check(MemoryLimit::None, &Reference::new()).unwrap();
 }
+
+/// A device that reports this much free memory.
+struct Reporting {
+    free: u64,
+    own: bool,
+}
+
+impl Backend for Reporting {
+    fn id(&self) -> &'static str {
+        Reference::new().id()
+    }
+
+    fn compile(
+        &self,
+        graph: std::sync::Arc<graph::Graph>,
+        options: &backend::CompileOptions,
+    ) -> Result<backend::Compiled, backend::BackendError> {
+        Reference::new().compile(graph, options)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        Some(self.free)
+    }
+
+    fn has_own_memory(&self) -> bool {
+        self.own
+    }
+}
+
+#[test]
+fn mapped_weights_take_no_memory_of_a_device_with_its_own() {
+    let plan = plan(1024, KvStorage::F16, CacheKind::Contiguous);
+    let free = (plan.total_bytes() - plan.weights_bytes()) as u64;
+    let check = |free: u64, own: bool| plan.check(MemoryLimit::Machine, &Reporting { free, own });
+    assert!(plan.weights_bytes() > 0);
+    check(free, true).unwrap();
+    assert!(check(free - 1, true).is_err() && check(free, false).is_err());
+}

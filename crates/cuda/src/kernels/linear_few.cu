@@ -1,0 +1,244 @@
+// Pairs of blocks that a warp of `linear_few` has loaded ahead.
+constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
+
+// A normalised row whose quads are in the registers of the first eight warps: norm weights are read before x is there.
+struct RowInRegisters {
+    static constexpr int QUADS = 4, THREADS = SUB_SUMS * WARP;
+    float4 weight[QUADS];
+
+    __device__ __forceinline__ static bool fits(const LinearArgs& a, int warps) {
+        int most = warps < SUB_SUMS ? warps * WARP : QUADS * THREADS;
+        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.pairs * 16 <= most;
+    }
+
+    __device__ __forceinline__ static float4 load(const LinearArgs& a, const float* from, int i) {
+        int quad = threadIdx.x + i * THREADS;
+        return threadIdx.x < THREADS && 4 * quad < a.k ? ((const float4*)from)[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    __device__ __forceinline__ void load_weight(const LinearArgs& a) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) weight[i] = load(a, a.norm, i);
+    }
+
+    // The same sums as `inverse_rms`, in the same order.
+    __device__ __forceinline__ void stage(const LinearArgs& a, const Staged& x, float* squares) const {
+        float4 v[QUADS];
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) v[i] = load(a, a.x, i);
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) sum = add_squares(v[i], sum);
+        sum = warp_sum(sum);
+        if (threadIdx.x % WARP == 0 && threadIdx.x < THREADS) squares[threadIdx.x / WARP] = sum;
+        if (threadIdx.x < SUB_SUMS && threadIdx.x >= blockDim.x / WARP) squares[threadIdx.x] = 0.0f;
+        __syncthreads();
+        float inverse = inverse_of(squares, a.k, a.eps);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int quad = threadIdx.x + i * THREADS;
+            if (threadIdx.x >= THREADS || quad >= a.pairs * 16) break;
+            float y[4] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z,
+                          v[i].w * inverse * weight[i].w};
+            x.put(x.base, 0, quad, y);
+        }
+    }
+};
+
+// Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][rows][16] sums, staged rows.
+extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(128) float shared[];
+    int warp = threadIdx.x / WARP, warps = blockDim.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int range = warp % a.ranges, side = warp / a.ranges, rows = a.rows;
+    float* squares = shared;
+    float* all_sums = shared + 8 * SUB_SUMS;
+    Staged x = {(u8*)(all_sums + 2 * warps * 16 * rows), a.pairs * XP * 128, XP * 128, 128, 0};
+
+    // Weights are read while the kernel that computes x ends.
+    let_next_start();
+    int first = range * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
+    Slot slots[DEPTH];
+    Place place = place_of(a, blockIdx.x);
+    if (a.gated) place.segment = side, place.tile = blockIdx.x;
+    Weights weights(a, place);
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        if (first + i < last) weights.load(slots[i], first + i, lane);
+    }
+    if (RowInRegisters::fits(a, warps)) {
+        RowInRegisters row;
+        row.load_weight(a);
+        wait_for_previous();
+        row.stage(a, x, squares);
+    } else {
+        wait_for_previous();
+        if (a.norm) {
+            for (int i = warp; i < rows * SUB_SUMS; i += warps) {
+                float sum = warp_sum(sub_sum(a.x + (long long)(i / SUB_SUMS) * a.k, a.k, i % SUB_SUMS, lane));
+                if (lane == 0) squares[i] = sum;
+            }
+            __syncthreads();
+        }
+        for (int row = 0; row < rows; row++) {
+            float inverse = a.norm ? inverse_of(squares + row * SUB_SUMS, a.k, a.eps) : 1.0f;
+#pragma unroll 4
+            for (int quad = threadIdx.x; quad < a.pairs * 16; quad += blockDim.x) {
+                float v[4];
+                load_quad(a, a.x + (long long)row * a.k, quad, inverse, v);
+                x.put(x.base + row * x.row_stride, row, quad, v);
+            }
+        }
+    }
+    __syncthreads();
+    const u8* mine = x.base + g * x.row_stride;
+    bool valid = g < rows;
+    int turn = 0;
+    for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
+        int tile = place.tile, segment = place.segment;
+        float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (int base = first; base < last; base += DEPTH) {
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                int pair = base + d;
+                if (pair >= last) break;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    uint4 parts[XP];
+#pragma unroll
+                    for (int p = 0; p < XP; p++) {
+                        const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
+                        parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+                    }
+#pragma unroll
+                    for (int s = 2 * h; s < 2 * h + 2; s++) {
+                        u32 w[WP][4];
+                        fragment(slots[d], s, w);
+                        add_step(total, w, parts, s);
+                    }
+                }
+                if (pair + DEPTH < last) weights.load(slots[d], pair + DEPTH, lane);
+            }
+        }
+        // The next tile's first weights.
+        if (work + gridDim.x < a.tiles) {
+            place = place_of(a, work + gridDim.x);
+            if (a.gated) place.segment = side, place.tile = work + gridDim.x;
+            weights = Weights(a, place);
+#pragma unroll
+            for (int i = 0; i < DEPTH; i++) {
+                if (first + i < last) weights.load(slots[i], first + i, lane);
+            }
+        }
+        // Sums of the ranges: [warp][row of x][16]. The next tile's lie in the other buffer: these may still be read when its
+        // first warp comes.
+        float* sums = all_sums + (turn ? warps * 16 * rows : 0);
+        turn ^= 1;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = 2 * t + i % 2;
+            if (row < rows) sums[(warp * rows + row) * 16 + g + i / 2 * 8] = total[i];
+        }
+        __syncthreads();
+        for (int e = threadIdx.x; e < 16 * rows; e += blockDim.x) {
+            float y = 0.0f, up = 0.0f;
+#pragma unroll 4
+            for (int r = 0; r < a.ranges; r++) y += sums[r * 16 * rows + e];
+            if (a.gated) {
+#pragma unroll 4
+                for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * rows + e];
+            }
+            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, e / 16, y, up);
+        }
+    }
+}
+
+// Staged rows, 32 for each block in y. A warp for each range of two tiles: neighbours, or those of the gate and of what it
+// gates. Shared memory: [ranges][2][32][16] sums.
+extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(128) float shared[];
+    constexpr int NT = 4, COLUMNS = 8 * NT;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int first = warp * a.pairs_per_range, last = min(first + a.pairs_per_range, a.pairs);
+    int unit = blockIdx.x * (a.gated ? 1 : 2), row0 = blockIdx.y * COLUMNS;
+    Place places[2];
+    bool valid[2];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        valid[m] = (a.gated ? unit : unit + m) < a.tiles;
+        places[m] = place_of(a, a.gated || !valid[m] ? unit : unit + m);
+        if (a.gated) places[m].segment = m, places[m].tile = unit;
+    }
+    Weights weights[2] = {Weights(a, places[0]), Weights(a, places[1])};
+    // The next pair's weights are loaded while a pair is multiplied, except where they would fill the registers.
+    constexpr bool AHEAD = FORMAT <= W8;
+    Slot ahead[2];
+    let_next_start();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        if (AHEAD && first < last) weights[m].load(ahead[m], first, lane);
+    }
+    wait_for_previous();
+    long long octet = (long long)a.pairs * XP * 1024;
+    const u8* x = a.staged + row0 / 8 * octet + g * 128;
+    int octets = min(NT, (a.rows - row0 + 7) / 8);
+    float total[2][NT][4];
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) (&total[0][0][0])[i] = 0.0f;
+    for (int pair = first; pair < last; pair++) {
+        Slot slot[2];
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            if (AHEAD) {
+                slot[m] = ahead[m];
+                if (pair + 1 < last) weights[m].load(ahead[m], pair + 1, lane);
+            } else {
+                weights[m].load(slot[m], pair, lane);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint4 parts[NT][XP];
+#pragma unroll
+            for (int i = 0; i < NT; i++) {
+                const u8* from = x + i * octet + (long long)pair * XP * 1024 + half_of_pair(g, t, h);
+#pragma unroll
+                for (int p = 0; p < XP; p++) {
+                    parts[i][p] = i < octets ? *(const uint4*)(from + p * 1024) : make_uint4(0, 0, 0, 0);
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+#pragma unroll
+                for (int s = 2 * h; s < 2 * h + 2; s++) {
+                    u32 w[WP][4];
+                    fragment(slot[m], s, w);
+#pragma unroll
+                    for (int i = 0; i < NT; i++) add_step(total[m][i], w, parts[i], s);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+            float* to = shared + ((warp * 2 + m) * COLUMNS + i * 8 + 2 * t) * 16 + g;
+            to[0] = total[m][i][0];
+            to[16] = total[m][i][1];
+            to[8] = total[m][i][2];
+            to[24] = total[m][i][3];
+        }
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < 2 * COLUMNS * 16; e += blockDim.x) {
+        int m = e / (COLUMNS * 16), output = places[m].tile * 16 + e % 16, row = row0 + e / 16 % COLUMNS;
+        if (!valid[m] || (a.gated && m == 1)) continue;
+        float y = 0.0f, up = 0.0f;
+        for (int r = 0; r < a.ranges; r++) y += shared[r * 2 * COLUMNS * 16 + e];
+        if (a.gated) {
+            for (int r = 0; r < a.ranges; r++) up += shared[(r * 2 + 1) * COLUMNS * 16 + e];
+        }
+        finish(a, places[m].segment, output, row, y, up);
+    }
+}
+

@@ -1,0 +1,329 @@
+constexpr int MANY_TILES = 8, MANY_ROWS = 128;
+constexpr int MANY_THREADS = 256;
+constexpr int X_BYTES = MANY_ROWS * 128 * XP;
+
+// The stride of rows of a block's sums, in which outputs lie next to each other as they do in the result.
+constexpr int OUTPUTS = MANY_TILES * 16, STRIDE = OUTPUTS + 4;
+
+// The tile in place `i` of a block: neighbours, or gates and what they gate in turn.
+__device__ __forceinline__ Place many_place(const LinearArgs& a, int unit0, int i) {
+    Place place = {i % 2, unit0 + i / 2};
+    return a.gated ? place : place_of(a, unit0 + i);
+}
+
+// Stores the sums of a block: four outputs for each thread, of every row that its warp takes.
+__device__ __forceinline__ void store_block(const LinearArgs& a, const float* sums, int row0, int unit0) {
+    constexpr int WARPS = MANY_THREADS / WARP;
+    int warp = threadIdx.x / WARP;
+    int quad = threadIdx.x % WARP, tile = quad / 4, unit = unit0 + (a.gated ? tile / 2 : tile);
+    if (unit >= a.tiles || (a.gated && tile % 2 == 1)) return;
+    Place place = many_place(a, unit0, tile);
+    const Segment& segment = a.segments[place.segment];
+    int output = place.tile * 16 + quad % 4 * 4;
+    bool plain = !segment.bias && !a.gated && a.activation == ACT_NONE;
+    bool vector = segment.n % 4 == 0 && output < segment.n && (plain || (a.gated && !segment.bias && !a.segments[1].bias));
+    constexpr int AHEAD = 4;
+    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += AHEAD) {
+        float4 y[AHEAD], up[AHEAD], residual[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = warp + (i0 + i) * WARPS;
+            const float* sum = sums + row * STRIDE + quad * 4;
+            y[i] = *(const float4*)sum;
+            up[i] = residual[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (a.gated) up[i] = *(const float4*)(sum + 16);
+            if (vector && a.residual && row0 + row < a.rows) {
+                residual[i] = *(const float4*)(a.residual + (long long)(row0 + row) * segment.n + output);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int row = row0 + warp + (i0 + i) * WARPS;
+            if (row >= a.rows) continue;
+            if (!vector) {
+                finish_quad(a, place.segment, output, row, y[i], up[i]);
+                continue;
+            }
+            if (a.gated) {
+                y[i].x = activate(a.activation, y[i].x) * up[i].x;
+                y[i].y = activate(a.activation, y[i].y) * up[i].y;
+                y[i].z = activate(a.activation, y[i].z) * up[i].z;
+                y[i].w = activate(a.activation, y[i].w) * up[i].w;
+            }
+            if (a.residual) {
+                y[i].x = residual[i].x + y[i].x;
+                y[i].y = residual[i].y + y[i].y;
+                y[i].z = residual[i].z + y[i].z;
+                y[i].w = residual[i].w + y[i].w;
+            }
+            *(float4*)(segment.out + (long long)row * segment.n + output) = y[i];
+        }
+    }
+}
+
+// A block of Hopper's: warps multiply with `wgmma`, which reads x from shared memory itself.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LINEAR_FORMAT <= W8_GROUPS
+
+// d = a b, or d += a b: 64 outputs of four warps, 128 rows, 16 products each.
+__device__ __forceinline__ void group_product(float d[16][4], const u32 a[4], u64 b, int add) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"
+        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+// Each warp has one of the eight tiles and all 128 rows. Shared memory: a ring of four stages of two pairs of blocks each, the
+// rows of all stages first.
+extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(1024) u8 unaligned[];
+    __shared__ const u8* bases[MANY_TILES][2];
+    constexpr int RING = 4, W_BYTES = MANY_TILES * (CODE_BYTES + SCALE_BYTES);
+    u8* ring = unaligned + (-(u32)__cvta_generic_to_shared(unaligned) & 1023);
+    u8* weight_ring = ring + RING * 2 * X_BYTES;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
+    // Tiles and rows that are not there are loaded as others, and their results are not stored.
+    if (threadIdx.x < MANY_TILES) {
+        int last = a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0;
+        Place place = many_place(a, unit0, min((int)threadIdx.x, last));
+        const Segment& s = a.segments[place.segment];
+        long long pair = (long long)place.tile * a.pairs;
+        bases[threadIdx.x][0] = s.codes + pair * CODE_BYTES;
+        bases[threadIdx.x][1] = s.scales + pair * SCALE_BYTES;
+    }
+    begin();
+    __syncthreads();
+    constexpr int X_CHUNKS = X_BYTES / 16 / 256;
+    int octet = a.pairs * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+    const u8* x = a.staged + (long long)(row0 / 8) * octet;
+    int offsets[X_CHUNKS];
+#pragma unroll
+    for (int i = 0; i < X_CHUNKS; i++) {
+        int chunk = i * 256 + threadIdx.x;
+        offsets[i] = min(chunk / 64, octets - 1) * octet + chunk % 64 * 16;
+    }
+    int groups = (a.pairs + 1) / 2;
+    auto load_stage = [&](int group) {
+#pragma unroll
+        for (int in = 0; in < 2; in++) {
+            int pair = group * 2 + in;
+            if (pair >= a.pairs) break;
+            u8* to = ring + (group % RING * 2 + in) * X_BYTES;
+            const u8* rows = x + (long long)pair * 1024;
+#pragma unroll
+            for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * 256 + threadIdx.x) * 16, rows + offsets[i]);
+            to = weight_ring + (group % RING * 2 + in) * W_BYTES;
+#pragma unroll
+            for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / 256; i++) {
+                int chunk = i * 256 + threadIdx.x;
+                const u8* from = bases[chunk / (CODE_BYTES / 16)][0] + chunk % (CODE_BYTES / 16) * 16;
+                copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
+            }
+            to += MANY_TILES * CODE_BYTES;
+            if (threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
+                const u8* from = bases[threadIdx.x / (SCALE_BYTES / 16)][1] + threadIdx.x % (SCALE_BYTES / 16) * 16;
+                copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
+            }
+        }
+        commit_copies();
+    };
+    float acc[16][4], total[16][4];
+#pragma unroll
+    for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = total[i / 4][i % 4] = 0.0f;
+    load_stage(0);
+    load_stage(1);
+    // Rows of 128 bytes with exchanged parts of 16 bytes, 1,024 bytes for eight rows.
+    u64 layout = 1ull << 62 | 64ull << 32 | 1ull << 16;
+    u32 ring_address = (u32)__cvta_generic_to_shared(ring);
+    int in_range = 0;
+    u32 w[2][4][1][4];
+#pragma unroll
+    for (int i = 0; i < 32; i++) w[i / 16][i / 4 % 4][0][i % 4] = 0;
+    for (int group = 0; group < groups; group++) {
+        wait_for_copies<1>();
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        // The stage that this takes was multiplied before the last barrier.
+        load_stage(group + 2);
+#pragma unroll
+        for (int in = 0; in < 2; in++) {
+            if (group * 2 + in >= a.pairs) break;
+            int stage = group % RING * 2 + in;
+            const u8* codes = weight_ring + stage * W_BYTES + warp * CODE_BYTES + lane * CODE_WORDS * 4;
+            const u8* scales = weight_ring + stage * W_BYTES + MANY_TILES * CODE_BYTES + warp * SCALE_BYTES;
+            Slot slot;
+            slot.load(codes, scales + g * scale_bytes(FORMAT));
+#pragma unroll
+            for (int s = 0; s < 4; s++) fragment(slot, s, w[in][s]);
+            u32 address = ring_address + stage * X_BYTES;
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+            for (int s = 0; s < 4; s++) {
+                group_product(acc, w[in][s][0], layout | (address + s * 32 & 0x3ffff) >> 4, in_range > 0 || s > 0);
+            }
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            if (++in_range == a.pairs_per_range || group * 2 + in + 1 == a.pairs) {
+                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+                in_range = 0;
+#pragma unroll
+                for (int i = 0; i < 64; i++) total[i / 4][i % 4] += acc[i / 4][i % 4];
+            } else {
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            }
+            // The weights of the pair before this one were in use until now.
+#pragma unroll
+            for (int i = 0; i < 16; i++) asm volatile("" : "+r"(w[in ^ 1][i / 4][0][i % 4]));
+        }
+    }
+    float* sums = (float*)ring;
+    wait_for_copies<0>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        int row = i / 4 * 8 + 2 * t + i % 2;
+        sums[row * STRIDE + warp * 16 + g + i / 2 % 2 * 8] = total[i / 4][i % 4];
+    }
+    __syncthreads();
+    store_block(a, sums, row0, unit0);
+}
+
+#else
+
+// Stages of the ring of `linear_many` and pairs of blocks of a stage, as `ring_pairs` in Rust has them.
+constexpr int GROUP = XP == 1 ? 2 : 1, STAGES = XP == 3 ? 2 : 3;
+constexpr int STAGED_PAIR_BYTES = X_BYTES + MANY_TILES * (CODE_BYTES + SCALE_BYTES);
+
+// Staged rows, 128 for each block in x, and eight tiles of outputs for each block in y: neighbours, or gates and what they
+// gate in turn. Each of the eight warps has two of the tiles and 64 rows. Shared memory: a ring of stages, each some pairs of
+// blocks of the rows, the codes and the scales.
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1) linear_many(const __grid_constant__ LinearArgs a) {
+    extern __shared__ __align__(128) u8 ring[];
+    __shared__ const u8* bases[MANY_TILES][2];
+    // Fragments of x are loaded for LOT times eight rows, while those before them are multiplied.
+    constexpr int NT = MANY_ROWS / (MANY_THREADS / 4 / WARP * 8), LOT = XP == 1 ? NT / 2 : 2, LOTS = 2 * NT / LOT;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
+    // Tiles and rows that are not there are loaded as others, and their results are not stored.
+    if (threadIdx.x < MANY_TILES) {
+        int last = a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0;
+        Place place = many_place(a, unit0, min((int)threadIdx.x, last));
+        const Segment& s = a.segments[place.segment];
+        long long pair = (long long)place.tile * a.pairs;
+        bases[threadIdx.x][0] = s.codes + pair * CODE_BYTES;
+        bases[threadIdx.x][1] = s.scales + pair * SCALE_BYTES;
+    }
+    begin();
+    __syncthreads();
+    constexpr int X_CHUNKS = X_BYTES / 16 / MANY_THREADS;
+    int octet = a.pairs * XP * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+    const u8* x = a.staged + (long long)(row0 / 8) * octet;
+    int offsets[X_CHUNKS];
+#pragma unroll
+    for (int i = 0; i < X_CHUNKS; i++) {
+        int chunk = i * MANY_THREADS + threadIdx.x;
+        offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
+    }
+    auto load_pair = [&](int pair, u8* to) {
+        const u8* rows = x + (long long)pair * (XP * 1024);
+#pragma unroll
+        for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * MANY_THREADS + threadIdx.x) * 16, rows + offsets[i]);
+        to += X_BYTES;
+#pragma unroll
+        for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / MANY_THREADS; i++) {
+            int chunk = i * MANY_THREADS + threadIdx.x;
+            const u8* from = bases[chunk / (CODE_BYTES / 16)][0] + chunk % (CODE_BYTES / 16) * 16;
+            copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
+        }
+        to += MANY_TILES * CODE_BYTES;
+        if (SCALE_BYTES > 0 && threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
+            constexpr int EACH = SCALE_BYTES > 0 ? SCALE_BYTES / 16 : 1;
+            const u8* from = bases[threadIdx.x / EACH][1] + threadIdx.x % EACH * 16;
+            copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
+        }
+    };
+    int groups = (a.pairs + GROUP - 1) / GROUP;
+    auto load_stage = [&](int group) {
+        if (group < groups) {
+            u8* to = ring + group % STAGES * (GROUP * STAGED_PAIR_BYTES);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (group * GROUP + i < a.pairs) load_pair(group * GROUP + i, to + i * STAGED_PAIR_BYTES);
+            }
+        }
+        commit_copies();
+    };
+    float acc[2][NT][4], total[2][NT][4];
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) (&acc[0][0][0])[i] = (&total[0][0][0])[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) load_stage(i);
+    int tile0 = warp % 4 * 2, left = a.pairs_per_range;
+    // Where this lane's fragments of the first eight rows are in a pair.
+    int mine = warp / 4 * NT * (XP * 1024) + g * 128;
+    for (int group = 0; group < groups; group++) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        load_stage(group + STAGES - 1);
+#pragma unroll
+        for (int in = 0; in < GROUP; in++) {
+            if (group * GROUP + in >= a.pairs) break;
+            const u8* pair = ring + group % STAGES * (GROUP * STAGED_PAIR_BYTES) + in * STAGED_PAIR_BYTES;
+            Slot slots[2];
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                const u8* codes = pair + X_BYTES + (tile0 + m) * CODE_BYTES + lane * CODE_WORDS * 4;
+                const u8* scales = pair + X_BYTES + MANY_TILES * CODE_BYTES + (tile0 + m) * SCALE_BYTES;
+                slots[m].load(codes, scales + g * scale_bytes(FORMAT));
+            }
+            uint4 parts[2][LOT][XP];
+            auto load_lot = [&](int l) {
+                int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
+                const u8* from = pair + mine + i0 * (XP * 1024) + half_of_pair(g, t, h);
+#pragma unroll
+                for (int i = 0; i < LOT * XP; i++) parts[l % 2][i / XP][i % XP] = *(const uint4*)(from + i * 1024);
+            };
+            // Weights of one part are there for both halves.
+            constexpr int KEPT = WP == 1 ? 2 : 1;
+            u32 w[KEPT][2][2][WP][4];
+            auto load_weights = [&](int h) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) fragment(slots[i / 2], 2 * h + i % 2, w[h % KEPT][i / 2][i % 2]);
+            };
+            load_lot(0);
+            load_weights(0);
+#pragma unroll
+            for (int l = 0; l < LOTS; l++) {
+                int h = l / (LOTS / 2), i0 = l % (LOTS / 2) * LOT;
+                if (l + 1 < LOTS) load_lot(l + 1);
+                if (l + KEPT - 1 == LOTS / 2) load_weights(1);
+#pragma unroll
+                for (int s = 0; s < 2; s++) {
+#pragma unroll
+                    for (int i = 0; i < LOT * 2; i++) add_step(acc[i % 2][i0 + i / 2], w[h % KEPT][i % 2][s], parts[l % 2][i / 2], s);
+                }
+            }
+            if (--left == 0 || group * GROUP + in + 1 == a.pairs) {
+                left = a.pairs_per_range;
+#pragma unroll
+                for (int i = 0; i < 2 * NT * 4; i++) {
+                    (&total[0][0][0])[i] += (&acc[0][0][0])[i];
+                    (&acc[0][0][0])[i] = 0.0f;
+                }
+            }
+        }
+    }
+    // The sums of the block: [rows][outputs], outputs next to each other as they are in the result.
+    float* sums = (float*)ring;
+    wait_for_copies<0>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) {
+        int m = i / 4 % 2, n = i / 8, e = i % 4, row = (warp / 4 * NT + n) * 8 + 2 * t + e % 2;
+        sums[row * STRIDE + (tile0 + m) * 16 + g + e / 2 * 8] = total[m][n][e];
+    }
+    __syncthreads();
+    store_block(a, sums, row0, unit0);
+}
+
+#endif
