@@ -14,6 +14,8 @@ mod x86_int_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86_row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
+mod x86_row_scaled_expand;
+#[cfg(target_arch = "x86_64")]
 mod x86_row_scaled_line;
 
 pub(crate) use generic::Generic;
