@@ -139,12 +139,12 @@ impl OpDefinition for Windows {
         let mut index = vec![0; shape.len()];
         for _ in 0..shape.iter().product() {
             let mut at = Some(0);
-            for axis in 0..outer {
+            for (axis, step) in steps[..outer].iter().enumerate() {
                 let from = match axis < self.batch_axes {
                     true => axis,
                     false => axis + self.axes.len(),
                 };
-                at = at.map(|at| at + index[from] * steps[axis]);
+                at = at.map(|at| at + index[from] * step);
             }
             for (i, axis) in self.axes.iter().enumerate() {
                 let (window, within) = (

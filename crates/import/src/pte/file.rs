@@ -69,7 +69,7 @@ pub(super) enum EValue {
     Tensor(PteTensor),
     /// Indices of values that are integers.
     Ints(Vec<usize>),
-    Doubles,
+    Doubles(Vec<f64>),
     Bools,
     /// Indices of tensors.
     Tensors(Vec<usize>),

@@ -172,6 +172,10 @@ impl<'a> Table<'a> {
         self.numbers(id, i64::from_le_bytes)
     }
 
+    pub(super) fn f64s(&self, id: usize) -> Result<Vec<f64>, Fault> {
+        self.numbers(id, f64::from_le_bytes)
+    }
+
     pub(super) fn u64s(&self, id: usize) -> Result<Vec<u64>, Fault> {
         self.numbers(id, u64::from_le_bytes)
     }

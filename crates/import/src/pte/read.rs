@@ -292,7 +292,7 @@ fn read_value(
         5 => EValue::Tensor(read_tensor(&body()?, data, external)?),
         6 => EValue::Text(body()?.text(0)?.to_owned()),
         7 => EValue::Ints(body()?.i64s(0)?.into_iter().map(index).collect()),
-        8 => EValue::Doubles,
+        8 => EValue::Doubles(body()?.f64s(0)?),
         9 => EValue::Bools,
         10 | 11 => {
             let items = body()?.i32s(0)?;

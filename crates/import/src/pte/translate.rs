@@ -232,7 +232,8 @@ impl<'a> Translation<'a> {
             EValue::Double(x) => Argument::AsFloat(Float(*x)),
             EValue::Text(text) => Argument::AsString(text.clone()),
             EValue::Tensor(_) => Argument::AsTensor(named(value)),
-            EValue::Doubles | EValue::Bools => Argument::AsFloats(vec![]),
+            EValue::Doubles(list) => Argument::AsFloats(list.iter().map(|x| Float(*x)).collect()),
+            EValue::Bools => Argument::AsBools(serde::de::IgnoredAny),
             EValue::Ints(list) => self.integers(list),
             EValue::Tensors(list) => Argument::AsTensors(list.iter().map(|v| named(*v)).collect()),
             EValue::OptionalTensors(list) => {
