@@ -157,7 +157,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -n -d -r -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --roofline --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -208,6 +208,10 @@ _kvark() {
                     return 0
                     ;;
                 --profile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --roofline)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

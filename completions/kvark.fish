@@ -62,7 +62,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File wit
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'What proposes tokens that the model then verifies, several in one forward: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
@@ -117,7 +117,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Ma
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'What proposes tokens that the model then verifies, several in one forward: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
@@ -242,6 +242,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -s n -l n-gen -d 'Num
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s d -l n-depth -d 'Number of tokens already in the context when a test starts' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s r -l repetitions -d 'Repetitions of each test' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l profile -d 'Show the time of a step by op; with FILE, also draw it as SVG' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l roofline -d 'Draw the ops of a step against the machine\'s measured bandwidth and product rates as SVG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
