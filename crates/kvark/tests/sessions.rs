@@ -50,6 +50,11 @@ fn bits(values: &[Value]) -> Vec<Vec<u32>> {
 fn every_tier_executor_and_pass_gives_what_pytorch_gives() {
     for name in names(|name| !name.starts_with("decoder")) {
         let golden = json(&folder().join(format!("{name}.json")));
+        // Products with integer weights round their activations to fourteen or fifteen bits.
+        let tolerance = match name.starts_with("torchao") {
+            true => 10.0 * TOLERANCE,
+            false => TOLERANCE,
+        };
         for case in golden["cases"].as_array().unwrap() {
             let method = case["method"].as_str().unwrap();
             let list = |key: &str| case[key].as_array().unwrap().iter().map(tensor);
@@ -66,7 +71,7 @@ fn every_tier_executor_and_pass_gives_what_pytorch_gives() {
                         match (found.as_f32(), truth.as_f32()) {
                             (Some(a), Some(b)) => {
                                 let far = distance(a, b);
-                                assert!(far <= TOLERANCE, "{place}: {far:e}");
+                                assert!(far <= tolerance, "{place}: {far:e}");
                             }
                             _ => assert_eq!(found.data, truth.data, "{place}"),
                         }
