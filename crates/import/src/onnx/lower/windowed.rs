@@ -294,6 +294,13 @@ pub(super) fn resize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
             targets.len()
         ));
     }
+    // The elements of a result are listed in a constant.
+    const MAX_SIZE: usize = 1 << 24;
+    if let Some((size, _)) = targets.iter().find(|(size, _)| *size > MAX_SIZE) {
+        return Err(format!(
+            "resizes an axis to {size} elements; at most {MAX_SIZE} are supported"
+        ));
+    }
     let mode = call.text("mode")?.unwrap_or("nearest");
     for (axis, (to, scale)) in axes.into_iter().zip(targets) {
         if shape[axis] == Dim::from(to) || scale == Some(1.0) {
