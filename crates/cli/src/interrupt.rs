@@ -12,7 +12,7 @@ pub(crate) const EXIT_CODE: u8 = 130;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
-/// What is said when stalled work is left; `None` if nothing can stall.
+/// The message when Ctrl-C leaves stalled work; `None` if nothing can stall.
 static STALLING: Mutex<Option<String>> = Mutex::new(None);
 /// The time that work which may stall gets to stop by itself.
 const STOP_TIME: Duration = Duration::from_millis(500);

@@ -183,7 +183,7 @@ impl SpecArgs {
     }
 }
 
-/// What the speculation of sequences in one pool shares.
+/// The state that sequences of one pool share when they speculate.
 pub(crate) struct Speculation {
     options: SpecOptions,
     costs: VerifyCosts,

@@ -35,7 +35,7 @@ pub(crate) struct CudaExecutable {
     start_up: StartUp,
 }
 
-/// What steps may be, as far as their preparation says, so that all of them are recorded before the first one.
+/// The sizes and modes that the caller announced for its steps; all of them are recorded before the first step.
 #[derive(Default)]
 struct StartUp {
     mode: Option<RunMode>,

@@ -158,7 +158,7 @@ impl CallMaker<'_> {
         let multiprocessors = self.device.facts.multiprocessors;
         let variant = Variant::new(rows, &shape, gates, &self.device.facts);
         if let Variant::Few(shared) = variant {
-            // As many blocks as run at once, each with as many tiles as the others.
+            // The grid has as many blocks as the device runs at once, and divides the tiles evenly among them.
             let warps = (gates * ranges) as u32;
             let at_once = multiprocessors * (RESIDENT_WARPS / warps).max(1);
             let each = tiles.div_ceil(at_once).clamp(1, tiles.max(1));

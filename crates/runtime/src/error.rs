@@ -81,7 +81,7 @@ pub enum RuntimeErrorKind {
     OutputMemory {
         /// The output's name.
         output: String,
-        /// What is wrong with the memory.
+        /// The reason why the caller's memory cannot be used.
         reason: String,
     },
     /// An input is missing.

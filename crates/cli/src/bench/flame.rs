@@ -16,11 +16,11 @@ const LABEL: f32 = 12.0;
 /// Legend entries per line.
 const LEGEND_COLUMNS: usize = 4;
 const LEGEND_ROW: f32 = 20.0;
-const BLACK: Color = [0x22, 0x22, 0x22];
-const WHITE: Color = [0xff; 3];
-const GREY: Color = [0x66; 3];
-const STEP: Color = [0x44; 3];
-const COLORS: [Color; 12] = [
+pub(super) const BLACK: Color = [0x22, 0x22, 0x22];
+pub(super) const WHITE: Color = [0xff; 3];
+pub(super) const GREY: Color = [0x66; 3];
+pub(super) const STEP: Color = [0x44; 3];
+pub(super) const COLORS: [Color; 12] = [
     [0xc2, 0x4f, 0x06],
     [0x1f, 0x78, 0xb4],
     [0x2a, 0x8a, 0x47],

@@ -1,6 +1,7 @@
 //! Draws the ops of a step against the machine's roofline as SVG: multiply-accumulates per second over
 //! multiply-accumulates per byte read, both in logarithmic scales.
 
+use super::flame::{BLACK, COLORS, GREY, STEP as ROOF, WHITE};
 use super::profile::{OpShare, Share, StepProfile};
 use crate::plan::scene::{Anchor, Color, Scene};
 use crate::plan::svg;
@@ -20,20 +21,7 @@ const LIST_ROW: f32 = 18.0;
 const MARK: f32 = 16.0;
 /// Ops below this share of the step are not drawn.
 const LEAST_SHARE: f64 = 0.005;
-const BLACK: Color = [0x22, 0x22, 0x22];
-const WHITE: Color = [0xff; 3];
-const GREY: Color = [0x66; 3];
 const GRID: Color = [0xe4; 3];
-const ROOF: Color = [0x44; 3];
-/// One color for each test.
-const COLORS: [Color; 6] = [
-    [0xc2, 0x4f, 0x06],
-    [0x1f, 0x78, 0xb4],
-    [0x2a, 0x8a, 0x47],
-    [0x6a, 0x5a, 0xaa],
-    [0xb8, 0x17, 0x80],
-    [0x86, 0x66, 0x2b],
-];
 
 /// Draws the tests and writes the file.
 pub(super) fn write(

@@ -123,7 +123,7 @@ impl<'a> Conversation<'a> {
         self.speculator = speculator;
     }
 
-    /// What speculation has done since the start.
+    /// The counts of speculation since the start.
     pub(super) fn spec_stats(&self) -> Option<&SpecStats> {
         self.speculator.as_ref().map(Speculator::stats)
     }

@@ -14,7 +14,7 @@ pub(crate) struct Pooling {
     pub(crate) ceil: bool,
 }
 
-/// What the sum of a window is divided by.
+/// The divisor of an average pooling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Divisor {
     /// The elements of the window that are not padding.

@@ -186,7 +186,7 @@ fn check_faults(model: &Model, draft: &Model, kind: SpecType, exact: bool) {
                 assert!(call > 6, "the calls of {kind:?} were counted: {call}");
                 break;
             }
-            // What the target holds is a part of the text, and nothing else lies in its pool.
+            // The target holds a prefix of the text, and its pool holds nothing else.
             let held = runner.tokens(0).to_vec();
             assert_eq!(held, full[..held.len()], "call {call}, late: {late}");
             assert!(!runner.has_candidates(0), "call {call}, late: {late}");

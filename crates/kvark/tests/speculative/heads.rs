@@ -102,7 +102,7 @@ fn proposers_follow_a_text_that_changes() {
         let spec = &shapes(kind)[1];
         let mut speculator = alone.speculator(spec);
         let mut sampler = Sampler::new(greedy());
-        // What a runner without speculation holds after the same verbs.
+        // A runner without speculation must hold the same text after the same verbs.
         let cpu = Cpu::new().unwrap();
         let mut other = BatchRunner::new(model, &cpu, &options).unwrap();
         other.enable_context_shift(4).unwrap();
