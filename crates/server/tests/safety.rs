@@ -303,13 +303,16 @@ fn a_full_queue_refuses_and_recovers() {
         "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {}",
         long.len()
     );
-    // Both are sent before the wait, so that on a slow machine the first is not over before the second begins.
-    let clients = [(); 2].map(|()| {
+    // One runs and one waits. A request that arrives before the first has left the queue is refused, so more are sent
+    // until both places are taken.
+    let mut clients = Vec::new();
+    while running(&server.get("/v1/kvark/cache").json()) < 2 {
+        assert!(clients.len() < 1000, "two requests never stay");
         let mut client = server.connect();
         client.write_all(&request(&head, long.as_bytes())).unwrap();
-        client
-    });
-    wait_for(&server, |state| running(state) == 2);
+        clients.push(client);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let refused = server.send("POST", CHAT, "", long.as_bytes());
     assert_eq!(refused.status, 429);
     assert_eq!(refused.json()["error"]["code"], "queue_full");
