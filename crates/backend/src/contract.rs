@@ -78,6 +78,11 @@ pub trait Backend: Send + Sync {
     /// The name of the backend, and its key in the cache builder registry.
     fn id(&self) -> &'static str;
 
+    /// The name of the kernels in use: measurements with others do not hold.
+    fn kernels(&self) -> String {
+        self.id().to_owned()
+    }
+
     /// Compiles a graph.
     fn compile(
         &self,

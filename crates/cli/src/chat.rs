@@ -210,7 +210,7 @@ impl Session<'_> {
         &mut self,
         generate: impl FnOnce(
             &mut Conversation<'_>,
-            &mut dyn FnMut(usize, GenerateEvent<'_>) -> bool,
+            &mut dyn FnMut(usize, GenerateEvent) -> bool,
         ) -> Result<Reply>,
     ) -> Result<Next> {
         // A Ctrl-C from before the message was typed has been handled already.
@@ -229,7 +229,7 @@ impl Session<'_> {
                     if let Some(bar) = bar.take() {
                         bar.finish_and_clear();
                     }
-                    written = output::text(&wrap.push(text));
+                    written = output::text(&wrap.push(&text));
                 }
             }
             !interrupt::requested() && written.is_ok()

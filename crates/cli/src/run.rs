@@ -195,7 +195,7 @@ impl Run {
                 GenerateEvent::PromptProgress(done) => bar.set_position(done as u64),
                 GenerateEvent::Text(text) => {
                     bar.finish_and_clear();
-                    let text = shown.take().unwrap_or_default() + text;
+                    let text = shown.take().unwrap_or_default() + &text;
                     if !self.json && written.is_ok() {
                         written = output::text(&text);
                     }
@@ -366,7 +366,7 @@ impl Run {
         };
         let total = options.max_tokens.unwrap_or(0) * count as usize;
         let bar = output::progress("tokens", total);
-        let on_event = |_: u32, _: GenerateEvent<'_>| {
+        let on_event = |_: u32, _: GenerateEvent| {
             bar.inc(1);
             !interrupt::requested()
         };

@@ -233,10 +233,13 @@ pub(crate) fn open_pool(
         );
     }
     let draft = draft.load(model, engine, sequences)?;
-    let costs = VerifyCosts::default();
-    if options.kind == SpecType::Auto {
-        runner.measure_verify_costs(&costs, candidates)?;
-    }
+    let costs = match options.kind {
+        SpecType::Auto => {
+            let file = VerifyCosts::file(model, &*backend, &runner_options);
+            runner.verify_costs(file.as_deref(), candidates)?
+        }
+        _ => VerifyCosts::default(),
+    };
     let speculation = Speculation {
         options,
         costs,
@@ -308,7 +311,7 @@ impl SingleRunner {
         prompt: &[u32],
         sampler: &mut Sampler,
         options: &GenerateOptions,
-        on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+        on_event: impl FnMut(GenerateEvent) -> bool,
     ) -> Result<GenerateOutput> {
         Ok(match self {
             SingleRunner::Plain(runner) => {

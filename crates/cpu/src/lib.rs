@@ -81,6 +81,10 @@ impl Backend for Cpu {
         Cpu::ID
     }
 
+    fn kernels(&self) -> String {
+        format!("{}-{}", Cpu::ID, self.isa.name())
+    }
+
     fn compile(
         &self,
         graph: Arc<Graph>,

@@ -1,5 +1,5 @@
-//! Streams a generation token by token. It ends at a stop string, or when the callback returns false: here after a number
-//! of sentences.
+//! Pulls a generation event by event. It ends at a stop string, or when the program interrupts it: here after a number of
+//! sentences.
 //!
 //! ```sh
 //! cargo run --release -p kvark --example stream -- path/to/model.gguf "Once upon a time"
@@ -52,13 +52,17 @@ pub(crate) fn stream(
     };
     let prompt = tokenizer.encode(prompt, encode);
     let mut left = sentences;
-    let output = runner.generate(model, &prompt, &mut sampler, &options, |event| {
-        let GenerateEvent::Text(text) = event else {
-            return true;
+    let mut generator = Generator::new(&mut runner, model, &prompt, &mut sampler, &options)?;
+    while let Some(event) = generator.next() {
+        let GenerateEvent::Text(text) = event? else {
+            continue;
         };
+        write!(out, "{text}")?;
+        out.flush()?;
         left = left.saturating_sub(text.matches(['.', '!', '?']).count());
-        let written = write!(out, "{text}").and_then(|()| out.flush());
-        written.is_ok() && left > 0
-    })?;
-    Ok(output)
+        if left == 0 {
+            generator.interrupt();
+        }
+    }
+    Ok(generator.finish())
 }

@@ -48,9 +48,9 @@ pub mod generate {
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, DecodeContext,
-        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, PromptPrefix, Runner,
-        RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle, Timings, common_prefix_len,
-        generate, sequence_breakers,
+        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Generator, PromptPrefix,
+        Runner, RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle, Timings,
+        common_prefix_len, generate, sequence_breakers,
     };
 }
 
@@ -166,7 +166,7 @@ pub mod prelude {
     pub use crate::backend::Cpu;
     pub use crate::generate::{
         BatchRunner, BatchToken, DecodeContext, FinishReason, GenerateEvent, GenerateOptions,
-        GenerateOutput, Runner, RunnerOptions, Sampler, SamplerOptions,
+        GenerateOutput, Generator, Runner, RunnerOptions, Sampler, SamplerOptions,
     };
     pub use crate::model::Model;
     pub use crate::text::{ChatTemplate, EncodeOptions, Message, Tokenizer};

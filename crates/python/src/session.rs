@@ -228,9 +228,9 @@ fn generate(
 ) -> Result<GenerateOutput> {
     let mut sampler = Sampler::new(options.sampling);
     let limits = &options.options;
-    let event = |event: GenerateEvent<'_>| match event {
+    let event = |event: GenerateEvent| match event {
         GenerateEvent::PromptProgress(done) => on(Event::Progress(done)),
-        GenerateEvent::Text(text) => on(Event::Text(text.to_owned())),
+        GenerateEvent::Text(text) => on(Event::Text(text)),
     };
     Ok(runner.generate(&model.model, prompt, &mut sampler, limits, event)?)
 }

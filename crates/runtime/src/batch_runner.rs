@@ -2,20 +2,15 @@
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
-use crate::detokenizer::IncrementalDetokenizer;
-use crate::generate::{
-    DecodeContext, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Sequences, Timings,
-    generate_lanes,
-};
+use crate::generate::DecodeContext;
 use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::RunnerOptions;
 use crate::snapshot::{self, Contents, Snapshot};
-use crate::speculative::{FeatureRows, TreeProposal, VerifyCosts};
-use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use crate::speculative::{FeatureRows, TreeProposal};
+use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, RunMode};
 use kv::{CacheSession, CellRun, Cells, MAX_SEQUENCES, Role, SeqId, StepToken, make_seq_session};
 use std::path::Path;
-use std::time::Instant;
 
 /// One token of a batched step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,41 +349,6 @@ impl BatchRunner {
         Ok(known)
     }
 
-    /// Measures forwards of 1 to `1 + candidates` rows, on a sequence that nobody uses.
-    pub fn measure_verify_costs(
-        &mut self,
-        costs: &VerifyCosts,
-        candidates: usize,
-    ) -> Result<(), RuntimeError> {
-        let seq = MAX_SEQUENCES - 1;
-        let most = (1 + candidates).min(self.max_step_tokens());
-        if !self.tokens(seq).is_empty() || !self.can_extend(most)? {
-            return Ok(());
-        }
-        let mut sizes: Vec<usize> = (0..)
-            .map(|i| (1 << i) + usize::from(i > 1))
-            .take_while(|n| *n < most)
-            .collect();
-        sizes.push(most);
-        for rows in sizes {
-            let mut chain = TreeProposal::new(0);
-            (1..rows as u32).for_each(|node| _ = chain.push(node - 1, 0, 1.0));
-            // The first forward of a size records its tape.
-            let mut least = None;
-            for run in 0..3 {
-                let start = Instant::now();
-                self.step_trees(&[], &[(seq, &chain)])?;
-                let time = start.elapsed();
-                self.commit_path(seq, &[])?;
-                if run > 0 {
-                    least = Some(least.map_or(time, |least: std::time::Duration| least.min(time)));
-                }
-            }
-            costs.record(rows, least.unwrap_or_default());
-        }
-        Ok(())
-    }
-
     /// Whether `n` more tokens fit in the pool.
     pub fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
         match u32::try_from(n) {
@@ -659,72 +619,6 @@ impl BatchRunner {
             kept.extend_from_slice(self.decoder.outputs.logits(row));
         }
         Ok(())
-    }
-
-    /// Generates on several sequences, with one forward for all and one sampler for each. Every sequence must have
-    /// logits. `on_event` receives each event with its sequence and returns false to cancel. If
-    /// [`enable_context_shift`](BatchRunner::enable_context_shift) was called, the sequences are shifted when the pool is
-    /// full.
-    pub fn generate(
-        &mut self,
-        model: &Model,
-        sequences: &mut [(SeqId, Sampler)],
-        options: &GenerateOptions,
-        mut on_event: impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
-    ) -> Result<Vec<GenerateOutput>, RuntimeError> {
-        let start = Instant::now();
-        let mut lanes = Vec::new();
-        for (seq, sampler) in sequences {
-            if self.logits(*seq).is_empty() {
-                return Err(RuntimeErrorKind::EmptyPrompt.into());
-            }
-            let history = self.tokens(*seq).iter();
-            let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
-            lanes.push(Lane::new(*seq, sampler, model, detokenizer));
-        }
-        generate_lanes(self, &mut lanes, &mut on_event)?;
-        let end = |lane: Lane<'_>| {
-            let seq = lane.seq;
-            let mut generated = lane.end(|text| {
-                on_event(seq, GenerateEvent::Text(text));
-            });
-            generated.timings = Timings {
-                generated_tokens: generated.tokens.len(),
-                decode_time: start.elapsed(),
-                decoded_tokens: generated.decoded(),
-                ..Timings::default()
-            };
-            generated
-        };
-        Ok(lanes.into_iter().map(end).collect())
-    }
-}
-
-impl Sequences for BatchRunner {
-    fn logits(&self, seq: SeqId) -> &[f32] {
-        BatchRunner::logits(self, seq)
-    }
-
-    fn ensure_capacity(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
-        for (seq, _) in next {
-            if self.can_extend(next.len())? {
-                break;
-            }
-            self.shift_context(*seq)?;
-        }
-        self.can_extend(next.len())
-    }
-
-    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
-        self.decoder.check_ids(next.iter().map(|(_, id)| *id))?;
-        self.run(
-            next.iter().map(|&(seq, id)| BatchToken {
-                seq,
-                id,
-                logits: true,
-            }),
-            &[],
-        )
     }
 }
 

@@ -1,9 +1,10 @@
 //! The generation loop: sample a token, show its text, feed it, until the generation ends.
 
 use crate::detokenizer::IncrementalDetokenizer;
-use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use crate::generator::Generator;
+use crate::{Model, RuntimeError, Sampler};
 use kv::SeqId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use text::Tokenizer;
 
 /// The conditions that end a generation.
@@ -46,12 +47,12 @@ impl FinishReason {
 }
 
 /// An event of a running generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GenerateEvent<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GenerateEvent {
     /// This many tokens of the prompt are in the cache.
     PromptProgress(usize),
     /// A token was generated; the text that it completes, which may be empty. Never a part of a character.
-    Text(&'a str),
+    Text(String),
 }
 
 /// The durations of a generation's parts.
@@ -131,36 +132,6 @@ pub trait DecodeContext {
     ) -> Result<bool, RuntimeError>;
 }
 
-/// Sequences that are decoded together: a single sequence, or several sequences in one pool of cells.
-pub(crate) trait Sequences {
-    /// The logits after the last token of a sequence.
-    fn logits(&self, seq: SeqId) -> &[f32];
-    /// Shifts full contexts if the caller enabled context shifts. Returns whether one more token fits in each sequence.
-    fn ensure_capacity(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError>;
-    /// Feeds one token to each of these sequences in one forward.
-    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError>;
-}
-
-/// A single sequence as [`Sequences`].
-struct SingleSequence<'a, S>(&'a mut S);
-
-impl<S: DecodeContext> Sequences for SingleSequence<'_, S> {
-    fn logits(&self, _: SeqId) -> &[f32] {
-        self.0.logits()
-    }
-
-    fn ensure_capacity(&mut self, _: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
-        self.0.ensure_capacity()
-    }
-
-    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
-        for (_, token) in next {
-            self.0.feed(&[*token], &mut |_| true)?;
-        }
-        Ok(())
-    }
-}
-
 /// The state of one sequence in a generation.
 pub(crate) struct Lane<'a> {
     pub(crate) seq: SeqId,
@@ -192,12 +163,12 @@ impl<'a> Lane<'a> {
     pub(crate) fn sample(
         &mut self,
         logits: &[f32],
-        on_event: &mut impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
+        on_event: &mut impl FnMut(SeqId, GenerateEvent) -> bool,
     ) -> (u32, bool) {
         let token = self.sampler.sample(logits, self.detokenizer.history());
         let (text, finish) = self.detokenizer.push(self.tokenizer, token);
         self.finish = finish;
-        (token, on_event(self.seq, GenerateEvent::Text(&text)))
+        (token, on_event(self.seq, GenerateEvent::Text(text)))
     }
 
     /// Ends the lane. Calls `show` with the pending text.
@@ -207,41 +178,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// The generation loop: samples a token for each lane, shows its text and feeds all tokens in one forward, until every
-/// lane has ended. `on_event` returns false to cancel all lanes.
-pub(crate) fn generate_lanes(
-    sequences: &mut impl Sequences,
-    lanes: &mut [Lane<'_>],
-    mut on_event: impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
-) -> Result<(), RuntimeError> {
-    let mut next = Vec::with_capacity(lanes.len());
-    loop {
-        next.clear();
-        let mut go_on = true;
-        for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
-            let (token, more) = lane.sample(sequences.logits(lane.seq), &mut on_event);
-            go_on &= more;
-            next.extend(lane.finish.is_none().then_some((lane.seq, token)));
-        }
-        if next.is_empty() {
-            return Ok(());
-        }
-        let end = match go_on {
-            false => Some(FinishReason::Interrupted),
-            true if !sequences.ensure_capacity(&next)? => Some(FinishReason::Context),
-            true => None,
-        };
-        if end.is_some() {
-            lanes
-                .iter_mut()
-                .for_each(|lane| lane.finish = lane.finish.or(end));
-            return Ok(());
-        }
-        sequences.advance(&next)?;
-    }
-}
-
-/// Appends `prompt` to a sequence and generates a continuation.
+/// Appends `prompt` to a sequence and generates a continuation: a [`Generator`] that runs to its end.
 ///
 /// `on_event` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
 /// sequence, except the last one, which was not fed.
@@ -251,38 +188,7 @@ pub fn generate(
     prompt: &[u32],
     sampler: &mut Sampler,
     options: &GenerateOptions,
-    mut on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+    on_event: impl FnMut(GenerateEvent) -> bool,
 ) -> Result<GenerateOutput, RuntimeError> {
-    if prompt.is_empty() && sequence.logits().is_empty() {
-        return Err(RuntimeErrorKind::EmptyPrompt.into());
-    }
-    let history = sequence.tokens().iter().chain(prompt);
-    let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
-    let start = Instant::now();
-    if !prompt.is_empty()
-        && !sequence.feed(prompt, &mut |done| {
-            on_event(GenerateEvent::PromptProgress(done))
-        })?
-    {
-        return Ok(detokenizer.finish(FinishReason::Interrupted, |_| {}));
-    }
-    let prompt_time = start.elapsed();
-    let start = Instant::now();
-    let mut lane = Lane::new(0, sampler, model, detokenizer);
-    let lanes = std::slice::from_mut(&mut lane);
-    generate_lanes(&mut SingleSequence(sequence), lanes, |_, event| {
-        on_event(event)
-    })?;
-    let mut generated = lane.end(|text| {
-        on_event(GenerateEvent::Text(text));
-    });
-    generated.timings = Timings {
-        prompt_tokens: prompt.len(),
-        prompt_time,
-        generated_tokens: generated.tokens.len(),
-        decode_time: start.elapsed(),
-        decoded_tokens: generated.decoded(),
-        queue_time: Duration::ZERO,
-    };
-    Ok(generated)
+    Generator::new(sequence, model, prompt, sampler, options)?.run(on_event)
 }

@@ -1,6 +1,7 @@
 //! From a model file to text: modules, runners, sampling and scoring, on any backend.
 #![forbid(unsafe_code)]
 
+mod batch_generate;
 mod batch_runner;
 mod context_shift;
 mod decoder;
@@ -9,6 +10,7 @@ mod embed;
 mod error;
 mod fingerprint;
 mod generate;
+mod generator;
 mod inference;
 mod memory;
 mod model;
@@ -31,6 +33,7 @@ pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generate::{
     DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings, generate,
 };
+pub use generator::Generator;
 pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, MemoryPlan, MemoryShortfall, MemoryUsage, PlannedModel,

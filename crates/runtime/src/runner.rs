@@ -124,7 +124,7 @@ impl Runner {
         prompt: &[u32],
         sampler: &mut Sampler,
         options: &GenerateOptions,
-        on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+        on_event: impl FnMut(GenerateEvent) -> bool,
     ) -> Result<GenerateOutput, RuntimeError> {
         generate(self, model, prompt, sampler, options, on_event)
     }

@@ -5,8 +5,8 @@ use crate::output;
 use crate::prompt::Conversations;
 use anyhow::{Error, Result, bail};
 use kvark::generate::{
-    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Sampler, SamplerOptions, SeqId,
-    Timings, common_prefix_len, generate,
+    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Generator, Sampler, SamplerOptions,
+    SeqId, Timings, common_prefix_len,
 };
 use kvark::snapshot::Snapshot;
 use kvark::speculative::{SpecStats, Speculator};
@@ -390,7 +390,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn say(
         &mut self,
         text: &str,
-        show: impl FnMut(usize, GenerateEvent<'_>) -> bool,
+        show: impl FnMut(usize, GenerateEvent) -> bool,
     ) -> Result<Reply> {
         self.branches[self.current]
             .messages
@@ -407,7 +407,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn replace_last(
         &mut self,
         text: &str,
-        show: impl FnMut(usize, GenerateEvent<'_>) -> bool,
+        show: impl FnMut(usize, GenerateEvent) -> bool,
     ) -> Result<Reply> {
         let branch = &mut self.branches[self.current];
         let before = branch.messages.len().saturating_sub(2).max(branch.preamble);
@@ -454,7 +454,7 @@ impl<'a> Conversation<'a> {
         Ok(made)
     }
 
-    fn answer(&mut self, mut show: impl FnMut(usize, GenerateEvent<'_>) -> bool) -> Result<Reply> {
+    fn answer(&mut self, mut show: impl FnMut(usize, GenerateEvent) -> bool) -> Result<Reply> {
         let mut tokens = match self.tokens() {
             Ok(tokens) => tokens,
             Err(error) if error.is::<TextError>() => return Ok(Reply::Refused(error)),
@@ -482,18 +482,24 @@ impl<'a> Conversation<'a> {
         }
         let branch = &mut self.branches[self.current];
         let model = self.conversations.model;
-        let show = |piece: GenerateEvent<'_>| show(new.len(), piece);
         let (sampler, options) = (&mut self.sampler, &self.options);
-        let generated = match &mut self.speculator {
+        let mut sequence;
+        let mut generator = match &mut self.speculator {
             None => {
-                let mut sequence = self.cells.sequence(branch.id);
-                generate(&mut sequence, model, &new, sampler, options, show)?
+                sequence = self.cells.sequence(branch.id);
+                Generator::new(&mut sequence, model, &new, sampler, options)?
             }
             Some(speculator) => {
                 let both = (sampler, speculator);
-                (self.cells).generate_speculative(model, branch.id, &new, both, options, show)?
+                Generator::speculative(&mut self.cells, model, branch.id, &new, both, options)?
             }
         };
+        while let Some(event) = generator.next() {
+            if !show(new.len(), event?) {
+                generator.interrupt();
+            }
+        }
+        let generated = generator.finish();
         branch.shifts.extend(self.cells.take_shifts(branch.id));
         if generated.tokens.is_empty() {
             return Ok(Reply::Stopped);

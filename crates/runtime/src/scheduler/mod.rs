@@ -94,6 +94,8 @@ struct Scheduler {
     /// The request that gets prompt tokens first, so that all get their share.
     turn: usize,
     costs: VerifyCosts,
+    /// Keeps the costs for the next start.
+    costs_file: Option<PathBuf>,
 }
 
 impl Scheduler {
@@ -111,6 +113,7 @@ impl Scheduler {
             ..options.clone()
         };
         let (prefixes, candidates) = (options.prefixes, options.candidates);
+        let costs_file = VerifyCosts::file(&model, backend, runner);
         let runner = BatchRunner::with_trees(&model, backend, runner, slots, prefixes, candidates)?;
         let disk = match &options.disk {
             None => None,
@@ -136,6 +139,7 @@ impl Scheduler {
             stop_at: None,
             turn: 0,
             costs: VerifyCosts::default(),
+            costs_file,
         })
     }
 

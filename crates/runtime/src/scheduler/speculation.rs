@@ -24,7 +24,8 @@ impl Scheduler {
         if request.speculator.is_none() {
             if options.kind == SpecType::Auto && self.costs.measured().is_empty() {
                 let candidates = options.max_candidates;
-                self.runner.measure_verify_costs(&self.costs, candidates)?;
+                let file = self.costs_file.as_deref();
+                self.costs = self.runner.verify_costs(file, candidates)?;
             }
             let draft = self.options.draft.as_ref();
             request.speculator = Some(Speculator::new(options, &self.costs, draft)?);

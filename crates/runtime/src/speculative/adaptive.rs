@@ -1,68 +1,7 @@
 //! Chooses the size of a tree by expected tokens per time: measured costs of forwards, and how often estimates came true.
 
+use super::costs::VerifyCosts;
 use super::tree_proposal::TreeProposal;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// How long a forward of the target takes, by its rows. Speculators of one runner share it.
-#[derive(Clone, Debug, Default)]
-pub struct VerifyCosts(Arc<Mutex<Vec<Option<f64>>>>);
-
-/// The weight of a new measurement in the running mean.
-const NEW_WEIGHT: f64 = 0.1;
-
-impl VerifyCosts {
-    /// Records that a forward of this many rows took `time`.
-    pub fn record(&self, rows: usize, time: Duration) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() <= rows {
-            all.resize(rows + 1, None);
-        }
-        let time = time.as_secs_f64();
-        let old = &mut all[rows];
-        *old = Some(match *old {
-            // One slow forward of a busy machine must not rule a size out.
-            Some(mean) => mean + NEW_WEIGHT * (time.min(3.0 * mean) - mean),
-            None => time,
-        });
-    }
-
-    /// The sizes that were measured, with their seconds.
-    pub fn measured(&self) -> Vec<(usize, f64)> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.iter().enumerate();
-        known
-            .filter_map(|(rows, time)| Some((rows, (*time)?)))
-            .collect()
-    }
-
-    /// The expected seconds of forwards of 1 to `rows` rows: measured, or between the measured neighbours. Costs never fall
-    /// with more rows.
-    pub(super) fn curve(&self, rows: usize) -> Vec<f64> {
-        let known = self.measured();
-        let at = |n: usize| {
-            let below = known.iter().rev().find(|(rows, _)| *rows <= n);
-            let above = known.iter().find(|(rows, _)| *rows >= n);
-            match (below, above) {
-                (Some((r0, t0)), Some((r1, t1))) if r1 > r0 => {
-                    t0 + (t1 - t0) * (n - r0) as f64 / (r1 - r0) as f64
-                }
-                (Some((_, t)), Some(_)) => *t,
-                // Beyond the largest size: a row costs as much as one of that size.
-                (Some((r0, t0)), None) => t0 * n as f64 / *r0 as f64,
-                (None, Some((_, t))) => *t,
-                (None, None) => 1.0 + 0.1 * n as f64,
-            }
-        };
-        let mut highest = 0.0f64;
-        let mut curve = Vec::with_capacity(rows);
-        for n in 1..=rows {
-            highest = highest.max(at(n));
-            curve.push(highest);
-        }
-        curve
-    }
-}
 
 /// Whether a proposer that costs time has paid: the tokens that it added to rounds, against the tokens that the time it took
 /// would have given without it.
@@ -203,6 +142,7 @@ pub(super) fn best_size(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn costs(measured: &[(usize, u64)]) -> VerifyCosts {
         let costs = VerifyCosts::default();

@@ -5,18 +5,81 @@ use super::tree_proposal::verify_tree;
 use crate::batch_runner::BatchRunner;
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generate::{
-    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
+    FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
 };
+use crate::generator::{Decode, Generator, Sink, feed_chunk};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use kv::SeqId;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A sequence that generates with speculation.
-struct SpecLane<'a> {
-    lane: Lane<'a>,
-    speculator: &'a mut Speculator,
+struct SpecLane<'l, 'a> {
+    lane: &'l mut Lane<'a>,
+    speculator: &'l mut Speculator,
     /// The token that is fed next.
+    root: &'l mut u32,
+}
+
+/// Rounds of speculation on one sequence.
+struct SpecDecode<'a> {
+    runner: &'a mut BatchRunner,
+    seq: SeqId,
+    speculator: &'a mut Speculator,
     root: u32,
+}
+
+impl Decode for SpecDecode<'_> {
+    fn prompt_len(&self, prompt: &[u32]) -> usize {
+        // The last token of the prompt is the root of the first tree.
+        prompt.len() - 1
+    }
+
+    fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError> {
+        feed_chunk(&mut self.runner.sequence(self.seq), tokens)
+    }
+
+    fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
+        let mut lane = SpecLane {
+            lane,
+            speculator: self.speculator,
+            root: &mut self.root,
+        };
+        let lanes = std::slice::from_mut(&mut lane);
+        round(self.runner, lanes, &mut |_, event| on_event(event))
+    }
+
+    fn decoded(&self, output: &GenerateOutput) -> usize {
+        output.tokens.len()
+    }
+}
+
+impl<'a> Generator<'a> {
+    /// Appends `prompt` to a sequence and generates a continuation with speculation. The text is that of plain decoding
+    /// with the same sampler. A round computes several events; an interruption between them leaves the tokens of the whole
+    /// round in the sequence.
+    pub fn speculative(
+        runner: &'a mut BatchRunner,
+        model: &'a Model,
+        seq: SeqId,
+        prompt: &[u32],
+        (sampler, speculator): (&'a mut Sampler, &'a mut Speculator),
+        options: &GenerateOptions,
+    ) -> Result<Generator<'a>, RuntimeError> {
+        let Some(root) = prompt.last() else {
+            return Err(RuntimeErrorKind::EmptyPrompt.into());
+        };
+        runner.keep_features(seq, speculator.needs_features())?;
+        let history = runner.tokens(seq).iter().chain(prompt);
+        let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
+        let lane = Lane::new(seq, sampler, model, detokenizer);
+        let decode = Box::new(SpecDecode {
+            runner,
+            seq,
+            speculator,
+            root: *root,
+        });
+        Ok(Generator::with(decode, lane, prompt))
+    }
 }
 
 impl BatchRunner {
@@ -27,45 +90,11 @@ impl BatchRunner {
         model: &Model,
         seq: SeqId,
         prompt: &[u32],
-        (sampler, speculator): (&mut Sampler, &mut Speculator),
+        both: (&mut Sampler, &mut Speculator),
         options: &GenerateOptions,
-        mut on_event: impl FnMut(GenerateEvent<'_>) -> bool,
+        on_event: impl FnMut(GenerateEvent) -> bool,
     ) -> Result<GenerateOutput, RuntimeError> {
-        let Some((root, before)) = prompt.split_last() else {
-            return Err(RuntimeErrorKind::EmptyPrompt.into());
-        };
-        self.keep_features(seq, speculator.needs_features())?;
-        let start = Instant::now();
-        let history = self.tokens(seq).iter().chain(prompt);
-        let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
-        // The last token of the prompt is the root of the first tree.
-        if !before.is_empty() {
-            let mut progress = |done| on_event(GenerateEvent::PromptProgress(done));
-            if !self.sequence(seq).feed(before, &mut progress)? {
-                return Ok(detokenizer.finish(FinishReason::Interrupted, |_| {}));
-            }
-        }
-        let prompt_time = start.elapsed();
-        let start = Instant::now();
-        let mut lane = SpecLane {
-            lane: Lane::new(seq, sampler, model, detokenizer),
-            speculator,
-            root: *root,
-        };
-        let lanes = std::slice::from_mut(&mut lane);
-        generate_rounds(self, lanes, |_, event| on_event(event))?;
-        let mut generated = lane.lane.end(|text| {
-            on_event(GenerateEvent::Text(text));
-        });
-        generated.timings = Timings {
-            prompt_tokens: prompt.len(),
-            prompt_time,
-            generated_tokens: generated.tokens.len(),
-            decode_time: start.elapsed(),
-            decoded_tokens: generated.tokens.len(),
-            queue_time: Duration::ZERO,
-        };
-        Ok(generated)
+        Generator::speculative(self, model, seq, prompt, both, options)?.run(on_event)
     }
 
     /// Generates on several sequences with speculation, as [`generate`](BatchRunner::generate) does without: every sequence
@@ -75,7 +104,7 @@ impl BatchRunner {
         model: &Model,
         sequences: &mut [(SeqId, Sampler, Speculator)],
         options: &GenerateOptions,
-        mut on_event: impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
+        mut on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
     ) -> Result<Vec<GenerateOutput>, RuntimeError> {
         let start = Instant::now();
         let mut lanes = Vec::new();
@@ -91,17 +120,24 @@ impl BatchRunner {
             if !go_on {
                 lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
             }
-            lanes.push(SpecLane {
-                lane,
-                speculator,
-                root,
-            });
+            lanes.push((lane, speculator, root));
         }
-        generate_rounds(self, &mut lanes, &mut on_event)?;
-        let end = |lane: SpecLane<'_>| {
-            let seq = lane.lane.seq;
-            let mut generated = lane.lane.end(|text| {
-                on_event(seq, GenerateEvent::Text(text));
+        while lanes.iter().any(|(lane, ..)| lane.finish.is_none()) {
+            let mut running: Vec<_> = lanes
+                .iter_mut()
+                .map(|(lane, speculator, root)| SpecLane {
+                    lane,
+                    speculator,
+                    root,
+                })
+                .filter(|lane| lane.lane.finish.is_none())
+                .collect();
+            round(self, &mut running, &mut on_event)?;
+        }
+        let end = |(lane, ..): (Lane<'_>, &mut Speculator, u32)| {
+            let seq = lane.seq;
+            let mut generated = lane.end(|text| {
+                on_event(seq, GenerateEvent::Text(text.to_owned()));
             });
             generated.timings = Timings {
                 generated_tokens: generated.tokens.len(),
@@ -115,75 +151,68 @@ impl BatchRunner {
     }
 }
 
-/// Runs rounds until every lane has ended. `on_event` returns false to cancel all lanes.
-fn generate_rounds(
+/// Verifies one tree for every lane in one forward. All lanes must be running. `on_event` returns false to cancel them.
+fn round(
     runner: &mut BatchRunner,
-    lanes: &mut [SpecLane<'_>],
-    mut on_event: impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
+    lanes: &mut [SpecLane<'_, '_>],
+    on_event: &mut impl FnMut(SeqId, GenerateEvent) -> bool,
 ) -> Result<(), RuntimeError> {
-    loop {
-        let running = lanes.iter().filter(|lane| lane.lane.finish.is_none());
-        let running: Vec<SeqId> = running.map(|lane| lane.lane.seq).collect();
-        if running.is_empty() {
-            return Ok(());
+    let end = |lanes: &mut [SpecLane<'_, '_>], reason| {
+        for lane in lanes {
+            lane.lane.finish = lane.lane.finish.or(Some(reason));
         }
-        for seq in &running {
-            if runner.can_extend(running.len())? {
-                break;
-            }
-            runner.shift_context(*seq)?;
+    };
+    for lane in lanes.iter() {
+        if runner.can_extend(lanes.len())? {
+            break;
         }
-        if !runner.can_extend(running.len())? {
-            for lane in lanes.iter_mut() {
-                lane.lane.finish = lane.lane.finish.or(Some(FinishReason::Context));
-            }
-            return Ok(());
-        }
-        let free = runner.capacity()? - runner.cells_used()?;
-        let room = free.min(runner.max_step_tokens()) / running.len();
-        let mut trees = vec![];
-        for lane in lanes.iter_mut().filter(|lane| lane.lane.finish.is_none()) {
-            let detokenizer = &lane.lane.detokenizer;
-            // More tokens than are wanted need not be proposed.
-            let wanted = detokenizer.max_tokens().unwrap_or(usize::MAX) - detokenizer.len();
-            let features = runner.features(lane.lane.seq);
-            let room = room.max(1).min(wanted);
-            let history = detokenizer.history();
-            let tree = lane
-                .speculator
-                .propose(history, room, running.len() - 1, features)?;
-            debug_assert_eq!(tree.tokens()[0], lane.root);
-            trees.push((lane.lane.seq, tree));
-        }
-        let rows: usize = trees.iter().map(|(_, tree)| tree.len()).sum();
-        let begun = Instant::now();
-        runner.step_trees(&[], &trees)?;
-        let time = begun.elapsed();
-        drop(trees);
-        let mut go_on = true;
-        for lane in lanes.iter_mut().filter(|lane| lane.lane.finish.is_none()) {
-            let SpecLane {
-                lane,
-                speculator,
-                root,
-            } = lane;
-            let seq = lane.seq;
-            let result = verify_tree(speculator.tree(), |node| {
-                let logits = runner.candidate_logits(seq, node);
-                let (token, more) = lane.sample(logits, &mut on_event);
-                go_on &= more;
-                Ok::<_, RuntimeError>((token, !more || lane.finish.is_some()))
-            })?;
-            runner.drop_features(seq, speculator.features_from());
-            runner.commit_path(seq, &result.accepted)?;
-            *root = result.bonus;
-            speculator.finish_round(&result, rows, time);
-        }
-        if !go_on {
-            for lane in lanes.iter_mut() {
-                lane.lane.finish = lane.lane.finish.or(Some(FinishReason::Interrupted));
-            }
-            return Ok(());
-        }
+        runner.shift_context(lane.lane.seq)?;
     }
+    if !runner.can_extend(lanes.len())? {
+        end(lanes, FinishReason::Context);
+        return Ok(());
+    }
+    let free = runner.capacity()? - runner.cells_used()?;
+    let room = free.min(runner.max_step_tokens()) / lanes.len();
+    let others = lanes.len() - 1;
+    let mut trees = vec![];
+    for lane in lanes.iter_mut() {
+        let detokenizer = &lane.lane.detokenizer;
+        // More tokens than are wanted need not be proposed.
+        let wanted = detokenizer.max_tokens().unwrap_or(usize::MAX) - detokenizer.len();
+        let features = runner.features(lane.lane.seq);
+        let room = room.max(1).min(wanted);
+        let history = detokenizer.history();
+        let tree = lane.speculator.propose(history, room, others, features)?;
+        debug_assert_eq!(tree.tokens()[0], *lane.root);
+        trees.push((lane.lane.seq, tree));
+    }
+    let rows: usize = trees.iter().map(|(_, tree)| tree.len()).sum();
+    let begun = Instant::now();
+    runner.step_trees(&[], &trees)?;
+    let time = begun.elapsed();
+    drop(trees);
+    let mut go_on = true;
+    for SpecLane {
+        lane,
+        speculator,
+        root,
+    } in lanes.iter_mut()
+    {
+        let seq = lane.seq;
+        let result = verify_tree(speculator.tree(), |node| {
+            let logits = runner.candidate_logits(seq, node);
+            let (token, more) = lane.sample(logits, on_event);
+            go_on &= more;
+            Ok::<_, RuntimeError>((token, !more || lane.finish.is_some()))
+        })?;
+        runner.drop_features(seq, speculator.features_from());
+        runner.commit_path(seq, &result.accepted)?;
+        **root = result.bonus;
+        speculator.finish_round(&result, rows, time);
+    }
+    if !go_on {
+        end(lanes, FinishReason::Interrupted);
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! text is that of plain decoding; a wrong guess costs time, never a token.
 
 mod adaptive;
+mod costs;
 mod draft;
 mod eagle3;
 mod generate;
@@ -15,7 +16,7 @@ mod speculator;
 mod stats;
 mod tree_proposal;
 
-pub use adaptive::VerifyCosts;
+pub use costs::VerifyCosts;
 pub use draft::DraftModel;
 pub use eagle3::EagleHead;
 pub use options::{SpecOptions, SpecType};

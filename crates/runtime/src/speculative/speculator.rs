@@ -1,6 +1,7 @@
 //! `Speculator`: the speculation of one sequence, round by round.
 
-use super::adaptive::{Benefit, Calibration, VerifyCosts, best_size};
+use super::adaptive::{Benefit, Calibration, best_size};
+use super::costs::VerifyCosts;
 use super::draft::DraftModel;
 use super::eagle3::EagleHead;
 use super::ngram::NgramProposer;

@@ -1,0 +1,231 @@
+//! `Generator`: a generation whose events the caller pulls.
+
+use crate::detokenizer::IncrementalDetokenizer;
+use crate::generate::{
+    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
+};
+use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// A generation whose events the caller pulls: an iterator over prompt progress and text.
+///
+/// A call of `next` computes at most one chunk of the prompt, or one decode. The generated tokens stay in the sequence,
+/// except the last one, which was not fed. [`finish`](Generator::finish) returns the whole output.
+pub struct Generator<'a> {
+    state: State<'a>,
+    /// Events that are computed but not yet pulled.
+    events: VecDeque<GenerateEvent>,
+}
+
+struct State<'a> {
+    decode: Box<dyn Decode + 'a>,
+    /// `None` after the end.
+    lane: Option<Lane<'a>>,
+    /// Set at the end.
+    output: Option<GenerateOutput>,
+    prompt: Vec<u32>,
+    /// Tokens of the prompt in the cache.
+    fed: usize,
+    timings: Timings,
+}
+
+/// Receives events as they are computed. Returns false to end the generation.
+pub(crate) type Sink<'a> = dyn FnMut(GenerateEvent) -> bool + 'a;
+
+/// The forwards of a generation: plain decoding, or rounds of speculation.
+pub(crate) trait Decode {
+    /// The number of tokens of the prompt to feed before the first round.
+    fn prompt_len(&self, prompt: &[u32]) -> usize;
+    /// Feeds the first chunk of these tokens. Returns its length.
+    fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError>;
+    /// Feeds the last token and samples the next one, or several. Sets the lane's `finish` at the end, also if `on_event`
+    /// returns false.
+    fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError>;
+    /// The number of tokens that the rounds have decoded.
+    fn decoded(&self, output: &GenerateOutput) -> usize;
+}
+
+/// Feeds the first chunk of these tokens to a sequence. Returns its length.
+pub(crate) fn feed_chunk(
+    sequence: &mut impl DecodeContext,
+    tokens: &[u32],
+) -> Result<usize, RuntimeError> {
+    let mut fed = 0;
+    sequence.feed(tokens, &mut |done| {
+        fed = done;
+        false
+    })?;
+    Ok(fed)
+}
+
+impl<'a> Generator<'a> {
+    /// Appends `prompt` to a sequence and generates a continuation. Nothing is computed before the first `next`.
+    pub fn new(
+        sequence: &'a mut impl DecodeContext,
+        model: &'a Model,
+        prompt: &[u32],
+        sampler: &'a mut Sampler,
+        options: &GenerateOptions,
+    ) -> Result<Generator<'a>, RuntimeError> {
+        if prompt.is_empty() && sequence.logits().is_empty() {
+            return Err(RuntimeErrorKind::EmptyPrompt.into());
+        }
+        let history = sequence.tokens().iter().chain(prompt);
+        let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
+        let lane = Lane::new(0, sampler, model, detokenizer);
+        let decode = Box::new(PlainDecode {
+            sequence,
+            pending: None,
+        });
+        Ok(Generator::with(decode, lane, prompt))
+    }
+
+    pub(crate) fn with(
+        decode: Box<dyn Decode + 'a>,
+        lane: Lane<'a>,
+        prompt: &[u32],
+    ) -> Generator<'a> {
+        Generator {
+            state: State {
+                decode,
+                lane: Some(lane),
+                output: None,
+                prompt: prompt.to_vec(),
+                fed: 0,
+                timings: Timings::default(),
+            },
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Ends the generation. Events that are computed already still follow.
+    pub fn interrupt(&mut self) {
+        let events = &mut self.events;
+        let mut buffer = |event| {
+            events.push_back(event);
+            true
+        };
+        self.state.end(FinishReason::Interrupted, &mut buffer);
+    }
+
+    /// Interrupts the generation if it still runs, and returns its output.
+    pub fn finish(mut self) -> GenerateOutput {
+        self.interrupt();
+        let output = self.state.output.take();
+        output.expect("a generation that has ended has an output")
+    }
+
+    /// Runs the generation to its end. `on_event` receives the events as they are computed and returns false to cancel.
+    pub(crate) fn run(
+        mut self,
+        mut on_event: impl FnMut(GenerateEvent) -> bool,
+    ) -> Result<GenerateOutput, RuntimeError> {
+        while self.state.lane.is_some() {
+            self.state.compute(&mut on_event)?;
+        }
+        Ok(self.finish())
+    }
+}
+
+impl Iterator for Generator<'_> {
+    type Item = Result<GenerateEvent, RuntimeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let events = &mut self.events;
+        while events.is_empty() && self.state.lane.is_some() {
+            let mut buffer = |event| {
+                events.push_back(event);
+                true
+            };
+            if let Err(error) = self.state.compute(&mut buffer) {
+                self.interrupt();
+                return Some(Err(error));
+            }
+        }
+        events.pop_front().map(Ok)
+    }
+}
+
+impl State<'_> {
+    /// Ends the generation for its lane's reason, or for `otherwise`.
+    fn end(&mut self, otherwise: FinishReason, on_event: &mut Sink<'_>) {
+        let Some(mut lane) = self.lane.take() else {
+            return;
+        };
+        lane.finish = lane.finish.or(Some(otherwise));
+        let mut output = lane.end(|text| {
+            on_event(GenerateEvent::Text(text.to_owned()));
+        });
+        output.timings = Timings {
+            prompt_tokens: match self.fed == self.decode.prompt_len(&self.prompt) {
+                true => self.prompt.len(),
+                false => self.fed,
+            },
+            generated_tokens: output.tokens.len(),
+            decoded_tokens: self.decode.decoded(&output),
+            ..self.timings
+        };
+        self.output = Some(output);
+    }
+
+    /// Feeds a chunk of the prompt or decodes once.
+    fn compute(&mut self, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
+        let Some(lane) = &mut self.lane else {
+            return Ok(());
+        };
+        let begun = Instant::now();
+        let rest = &self.prompt[self.fed..self.decode.prompt_len(&self.prompt)];
+        if !rest.is_empty() {
+            self.fed += self.decode.feed_chunk(rest)?;
+            self.timings.prompt_time += begun.elapsed();
+            if !on_event(GenerateEvent::PromptProgress(self.fed)) {
+                lane.finish = Some(FinishReason::Interrupted);
+            }
+        } else {
+            self.decode.round(lane, on_event)?;
+            self.timings.decode_time += begun.elapsed();
+        }
+        if let Some(reason) = lane.finish {
+            self.end(reason, on_event);
+        }
+        Ok(())
+    }
+}
+
+/// Decodes one token a round.
+struct PlainDecode<'a, S> {
+    sequence: &'a mut S,
+    /// The token that was sampled last. It is fed when the next one is wanted.
+    pending: Option<u32>,
+}
+
+impl<S: DecodeContext> Decode for PlainDecode<'_, S> {
+    fn prompt_len(&self, prompt: &[u32]) -> usize {
+        prompt.len()
+    }
+
+    fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError> {
+        feed_chunk(self.sequence, tokens)
+    }
+
+    fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
+        if let Some(token) = self.pending.take() {
+            if !self.sequence.ensure_capacity()? {
+                lane.finish = Some(FinishReason::Context);
+                return Ok(());
+            }
+            self.sequence.feed(&[token], &mut |_| true)?;
+        }
+        let (token, go_on) = lane.sample(self.sequence.logits(), &mut |_, event| on_event(event));
+        self.pending = Some(token);
+        if !go_on {
+            lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
+        }
+        Ok(())
+    }
+
+    fn decoded(&self, output: &GenerateOutput) -> usize {
+        output.decoded()
+    }
+}
