@@ -180,6 +180,18 @@ def handles(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def fill_pool(address):
+    """Fills every cell once: the system counts a page of the pool as resident after its first write."""
+    for number in range(100):
+        state = json.loads(call(address, "GET", "/v1/kvark/cache")[1])
+        if state["high_water"] >= state["capacity"] - 64:
+            return
+        prompt = f"{WORDS[number % len(WORDS)]} {number} " * 240
+        status, answer = call(address, "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1})
+        assert status == 200, answer
+    raise SystemExit(f"the pool cannot be filled: {state}")
+
+
 def idle_state(address):
     """The cache after all requests have ended, and the number that still runs after a minute."""
     for _ in range(600):
@@ -204,6 +216,7 @@ def main():
     load = Load(args)
     load.prepare()
     call(args.address, "POST", "/v1/chat/completions", {"messages": messages(0), "max_tokens": 2})
+    fill_pool(args.address)
     files = handles(args.pid)
     threads = [threading.Thread(target=load.client, args=(index,)) for index in range(args.clients)]
     start = time.time()

@@ -1,18 +1,19 @@
-//! `cargo xtask bench-peers`: compares kvark and llama.cpp, interleaved.
+//! `cargo xtask bench-peers`: compares kvark with llama.cpp and OpenVINO GenAI, interleaved.
 
 mod document;
-mod llama;
 mod measure;
+mod peer;
 mod section;
 
 use super::turns::TurnArgs;
 use crate::model;
 use anyhow::{Result, ensure};
 use clap::Args;
+use peer::PeerKind;
 use section::{Files, Section, Test, record};
 use std::path::PathBuf;
 
-/// Compare the speed of kvark and llama.cpp, interleaved on one machine
+/// Compare the speed of kvark with that of llama.cpp or OpenVINO GenAI, interleaved on one machine
 #[derive(Args)]
 #[command(
     after_help = "Every test of a round is measured on both sides, one right after the other; who goes first changes with \
@@ -29,6 +30,7 @@ under target/. KVARK_PEERS_VENV and KVARK_PEERS_VENV_AVX2 name others.
 Examples:
   cargo xtask bench-peers
   cargo xtask bench-peers --model model.gguf --rounds 9 -t 1,2 --json
+  cargo xtask bench-peers --peer openvino --model qwen.gguf -p 256 -n 0
   cargo xtask bench-peers --isa avx2 -p 512 -d 0,4096
   cargo xtask bench-peers --record --also q4_k_m.gguf --also q8_0.gguf --markdown docs/benchmarks/cpu.md"
 )]
@@ -48,6 +50,15 @@ pub(crate) struct BenchPeers {
     /// Storage type of keys and values on both sides
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = ["f32", "f16", "q8", "q4"])]
     cache_type: String,
+    /// The runtime to compare with
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "llama.cpp",
+        value_enum,
+        conflicts_with = "record"
+    )]
+    peer: PeerKind,
     #[command(flatten)]
     turns: TurnArgs,
 }
@@ -82,6 +93,7 @@ impl BenchPeers {
             title: "Chosen tests",
             tier: self.isa.clone(),
             files,
+            peer: self.peer,
             tests: tests.clone(),
         };
         let also = (!self.also.is_empty()).then(|| section(Files::Also));

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 impl Record {
     pub(super) fn markdown(&self) -> String {
         let mut out = format!(
-            "# kvark and llama.cpp on one CPU\n\n\
+            "# kvark and its peers on one CPU\n\n\
              Made by `cargo xtask bench-peers`: both sides turn by turn, {}. Figures are medians of the rounds, a ratio is the\n\
              median of the rounds' own ratios, and above 1 kvark is faster. [README.md](README.md) says how, \
              [accuracy.md](accuracy.md) how exact.\n\n",
@@ -38,28 +38,29 @@ impl Record {
             format!("CPU: {}, {cores} cores", self.cpu),
             self.kvark_version.clone(),
         ];
-        // The tiers that a build of llama.cpp was compared with.
-        let mut builds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        // The tiers that a build of a peer was compared with.
+        let mut builds: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
         for table in &self.tables {
             for peer in &table.peers {
-                let build = format!("{}, built for {}", peer.version, peer.build);
+                let (name, version) = (table.peer.name(), &peer.version);
+                let build = (name, format!("{version}, built for {}", peer.build));
                 let tiers = builds.entry(build).or_default();
                 if !tiers.contains(&&table.isa[..]) {
                     tiers.push(&table.isa);
                 }
             }
         }
-        for (build, tiers) in builds {
-            lines.push(format!("llama.cpp beside {}: {build}", tiers.join(" and ")));
+        for ((name, build), tiers) in builds {
+            lines.push(format!("{name} beside {}: {build}", tiers.join(" and ")));
         }
         lines.push(format!(
-            "KV in f16 unless a row says otherwise; llama.cpp's processes were busy for {:.1} % of the time between their turns",
+            "KV in f16 unless a row says otherwise; the peers' processes were busy for {:.1} % of the time between their turns",
             self.restless() * 100.0
         ));
         lines
     }
 
-    /// The share of the time between their turns that llama.cpp's processes were busy.
+    /// The share of the time between their turns that the peers' processes were busy.
     fn restless(&self) -> f64 {
         let peers = || self.tables.iter().flat_map(|table| &table.peers);
         let waited: f64 = peers().map(|peer| peer.waited).sum();
@@ -84,9 +85,12 @@ impl Table {
         let _ = write!(
             out,
             "\n## {}: {} ({weights}), {} kernels\n\n\
-             | test | threads | kvark (tokens/s) | llama.cpp (tokens/s) | ratio | wanted | ratio, least to most | of the read bandwidth |\n\
+             | test | threads | kvark (tokens/s) | {} (tokens/s) | ratio | wanted | ratio, least to most | of the read bandwidth |\n\
              |---|--:|--:|--:|--:|--:|--:|--:|\n",
-            self.title, self.file, self.isa
+            self.title,
+            self.file,
+            self.isa,
+            self.peer.name()
         );
         for row in &self.rows {
             row.write(out);
@@ -123,7 +127,8 @@ impl Table {
             "title": self.title,
             "file": self.file,
             "isa": self.isa,
-            "llama": peers.collect::<Vec<_>>(),
+            "peer": self.peer.name(),
+            "peers": peers.collect::<Vec<_>>(),
             "results": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
         })
     }
@@ -183,7 +188,7 @@ impl Row {
         let bytes = self.median(|speed| speed.step_bytes);
         let probe = self.median(|speed| speed.read_bytes_per_second);
         Some(format!(
-            "{}: {wanted} times llama.cpp are {rate:.0} tokens/s of {:.1} MB each, {:.1} GB/s: {:.0} % of what the probe reads",
+            "{}: {wanted} times the peer are {rate:.0} tokens/s of {:.1} MB each, {:.1} GB/s: {:.0} % of what the probe reads",
             self.test.name(),
             bytes / 1e6,
             rate * bytes / 1e9,
@@ -194,7 +199,7 @@ impl Row {
     fn json(&self) -> Value {
         let ours: Vec<f64> = self.kvark.iter().map(|s| s.tokens_per_second).collect();
         let other = match self.test.what {
-            What::Speed(_) => "llama",
+            What::Speed(_) => "other",
             What::Rows { .. } => "one_row",
         };
         json!({
@@ -223,7 +228,7 @@ fn count(n: usize, thing: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::llama::About;
+    use super::super::peer::{About, PeerKind};
     use super::super::section::{Test, record};
     use super::*;
     use crate::peers::turns::Speed;
@@ -250,6 +255,7 @@ mod tests {
             file: "model.gguf".to_owned(),
             isa: "amx".to_owned(),
             rows: rows.map(|(test, (a, b))| row(test, a, b)).collect(),
+            peer: PeerKind::Llama,
             peers: vec![About {
                 version: "llama-cpp-python 1".to_owned(),
                 build: "AVX2".to_owned(),
@@ -283,7 +289,7 @@ mod tests {
             "| tg64@d4096 | 2 | 100.0 | 40.0 | 2.50 | ≥ 3 (missed) | 2.50 to 2.50 | 50 % (missed) |",
             "| 8 rows against 1 | 2 | 10.00 and 5.00 ms a step |  | 2.00 | ≤ 1.4 (missed) | 2.00 to 2.00 |  |",
             "- the probe reads 20.0 GB/s on 2 threads, 20.0 to 20.0",
-            "- tg64: 3 times llama.cpp are 270 tokens/s of 100.0 MB each, 27.0 GB/s: 135 % of what the probe reads",
+            "- tg64: 3 times the peer are 270 tokens/s of 100.0 MB each, 27.0 GB/s: 135 % of what the probe reads",
             "- llama.cpp beside amx: llama-cpp-python 1, built for AVX2",
             "- Other files: no file",
         ] {
@@ -303,7 +309,7 @@ mod tests {
             (1200.0, 200.0),
         ]);
         assert!(
-            !text.contains("missed") && !text.contains("times llama.cpp"),
+            !text.contains("missed") && !text.contains("times the peer"),
             "{text}"
         );
     }

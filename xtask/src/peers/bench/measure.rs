@@ -1,6 +1,6 @@
 //! Measuring: both sides of every test, round by round.
 
-use super::llama::{About, Llama};
+use super::peer::{About, Peer, PeerKind};
 use super::section::{Files, ROWS, Section, Test, What};
 use crate::peers::turns::{Kvark, Speed, median};
 use crate::peers::venv::Build;
@@ -42,7 +42,8 @@ pub(super) struct Table {
     /// The tier of kvark's kernels.
     pub(super) isa: String,
     pub(super) rows: Vec<Row>,
-    /// The processes of llama.cpp, one for every storage of keys and values.
+    pub(super) peer: PeerKind,
+    /// The peer's processes, one for every storage of keys and values.
     pub(super) peers: Vec<About>,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Table {
 pub(super) struct Row {
     pub(super) test: Test,
     pub(super) kvark: Vec<Speed>,
-    /// Tokens per second of llama.cpp, or of kvark's single row where rows are compared.
+    /// Tokens per second of the peer, or of kvark's single row where rows are compared.
     pub(super) other: Vec<f64>,
 }
 
@@ -75,12 +76,12 @@ impl Row {
         self.median(|s| s.step_bytes * s.tokens_per_second / s.read_bytes_per_second)
     }
 
-    fn show_last(&self) -> String {
+    fn show_last(&self, peer: PeerKind) -> String {
         let (Some(kvark), Some(other)) = (self.kvark.last(), self.other.last()) else {
             return String::new();
         };
         let name = match self.test.what {
-            What::Speed(_) => "llama.cpp",
+            What::Speed(_) => peer.name(),
             What::Rows { .. } => "one row",
         };
         format!(
@@ -109,7 +110,7 @@ pub(super) fn run(
             left_out.push((section.title, reason));
         } else {
             // Environments that take minutes to build are prepared before the first measurement.
-            Llama::prepare(section.peer())?;
+            section.peer.prepare(section.build())?;
             todo.push(section);
         }
     }
@@ -118,7 +119,10 @@ pub(super) fn run(
         kvark.tier.clone_from(&section.tier);
         for file in models.of(section) {
             eprintln!("{}, {}", section.title, file.display());
-            tables.push(section.measure(file, &mut kvark, rounds)?);
+            match section.peers(file)? {
+                Ok(peers) => tables.push(section.measure(file, peers, &mut kvark, rounds)?),
+                Err(reason) => left_out.push((section.title, reason)),
+            }
         }
     }
     if tables.is_empty() {
@@ -147,8 +151,13 @@ fn refusal(kvark: &mut Kvark, model: &Path) -> Result<Option<String>> {
 }
 
 impl Section {
-    fn measure(&self, file: &Path, kvark: &mut Kvark, rounds: u32) -> Result<Table> {
-        let mut peers = self.peers(file)?;
+    fn measure(
+        &self,
+        file: &Path,
+        mut peers: Vec<Peer>,
+        kvark: &mut Kvark,
+        rounds: u32,
+    ) -> Result<Table> {
         let start = |test: &Test| Row {
             test: test.clone(),
             kvark: Vec::new(),
@@ -177,7 +186,11 @@ impl Section {
                         row.other.push(single.tokens_per_second);
                     }
                 }
-                eprintln!("round {} of {rounds}: {}", round + 1, row.show_last());
+                eprintln!(
+                    "round {} of {rounds}: {}",
+                    round + 1,
+                    row.show_last(self.peer)
+                );
             }
         }
         let name = file.file_name().unwrap_or_default();
@@ -186,12 +199,13 @@ impl Section {
             file: name.to_string_lossy().into_owned(),
             isa: kvark.isa.clone(),
             rows,
+            peer: self.peer,
             peers: peers.into_iter().map(|peer| peer.about).collect(),
         })
     }
 
-    /// A llama.cpp for every storage of keys and values, with a context that holds its longest test.
-    fn peers(&self, file: &Path) -> Result<Vec<Llama>> {
+    /// A peer for every storage of keys and values, with a context that holds its longest test; or why there is none.
+    fn peers(&self, file: &Path) -> Result<Result<Vec<Peer>, String>> {
         let mut needs: Vec<(&str, usize)> = Vec::new();
         for test in &self.tests {
             let What::Speed(case) = test.what else {
@@ -205,11 +219,12 @@ impl Section {
         }
         needs
             .into_iter()
-            .map(|(cache, longest)| Llama::start(file, longest, cache, self.peer()))
+            .map(|(cache, longest)| Peer::start(self.peer, file, longest, cache, self.build()))
             .collect()
     }
 
-    fn peer(&self) -> Build {
+    /// The llama.cpp in the peer's environment.
+    fn build(&self) -> Build {
         Build::of(self.tier.as_deref())
     }
 }

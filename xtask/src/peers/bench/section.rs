@@ -1,5 +1,6 @@
 //! What is measured: tests with the ratios that they are to reach, in sections of one tier each.
 
+use super::peer::PeerKind;
 use crate::peers::turns::Case;
 
 /// Tests on one tier of kernels.
@@ -8,6 +9,7 @@ pub(super) struct Section {
     /// The tier to force; otherwise kvark takes the best one that it may.
     pub(super) tier: Option<String>,
     pub(super) files: Files,
+    pub(super) peer: PeerKind,
     pub(super) tests: Vec<Test>,
 }
 
@@ -33,7 +35,7 @@ pub(super) struct Test {
 /// Quantity that a row compares.
 #[derive(Clone, Copy)]
 pub(super) enum What {
-    /// The speed of kvark with that of llama.cpp.
+    /// The speed of kvark with that of the peer.
     Speed(Case),
     /// The time of a step of [`ROWS`] rows with that of one row, both of kvark.
     Rows { threads: usize },
@@ -111,6 +113,7 @@ pub(super) fn record() -> Vec<Section> {
         title,
         tier: tier.map(str::to_owned),
         files,
+        peer: PeerKind::Llama,
         tests,
     };
     let main = Files::Main;
@@ -144,8 +147,17 @@ pub(super) fn record() -> Vec<Section> {
             "Other files",
             None,
             Files::Also,
-            vec![two.prompt(512), two.text(0).wanted(1.5)],
+            vec![two.prompt(256), two.prompt(512), two.text(0).wanted(1.5)],
         ),
+        Section {
+            peer: PeerKind::Openvino,
+            ..section(
+                "Other files beside OpenVINO GenAI",
+                None,
+                Files::Also,
+                vec![two.prompt(256).wanted(1.4), two.prompt(512).wanted(1.4)],
+            )
+        },
     ]
 }
 

@@ -2,8 +2,9 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-const SCRIPTS: [&Script; 8] = [
+const SCRIPTS: [&Script; 9] = [
     &LLAMA_BENCH,
+    &OPENVINO_BENCH,
     &LLAMA_LOOKUP,
     &TRUTH,
     &TORCH_BENCH,

@@ -212,7 +212,21 @@ impl Gemm {
             let scales = self.alpha != 1.0;
             let adds = self.accumulate || origin.depth > 0;
             let ends = origin.depth_end == self.k && !self.epilogue.bias.is_null();
-            let whole = origin.column + V * LANES <= self.n;
+            if scales {
+                for sum in sums.as_flattened_mut() {
+                    *sum = s.mul(*sum, s.splat(self.alpha));
+                }
+            }
+            if origin.column + V * LANES > self.n {
+                let mut lanes = [[[0.0; LANES]; V]; R];
+                for r in 0..R {
+                    for v in 0..V {
+                        s.store(lanes[r][v].as_mut_ptr(), sums[r][v]);
+                    }
+                }
+                self.store_part(origin, lanes.as_flattened().as_flattened(), R, adds, ends);
+                return;
+            }
             for r in 0..R {
                 let out = self
                     .out
@@ -220,52 +234,48 @@ impl Gemm {
                 for v in 0..V {
                     let at = out.add(v * LANES);
                     let mut sum = sums[r][v];
-                    if scales {
-                        sum = s.mul(sum, s.splat(self.alpha));
+                    if adds {
+                        sum = s.add(s.load(at), sum);
                     }
-                    if whole {
-                        if adds {
-                            sum = s.add(s.load(at), sum);
-                        }
-                        if ends {
-                            let bias = self.epilogue.bias.add(origin.column + v * LANES);
-                            sum = s.add(sum, s.load(bias));
-                        }
-                        s.store(at, sum);
-                    } else {
-                        self.store_part(s, at, origin.column + v * LANES, sum, adds, ends);
+                    if ends {
+                        let bias = self.epilogue.bias.add(origin.column + v * LANES);
+                        sum = s.add(sum, s.load(bias));
                     }
+                    s.store(at, sum);
                 }
             }
         }
     }
 
-    /// Stores a vector of sums that extends past the last column.
+    /// Stores the sums of a tile of `rows` rows that extends past the last column. One function serves all tiles: code of
+    /// this length in each of them would take most of the kernel's compile time.
     ///
     /// # Safety
-    /// The columns from `column` on that exist must be writable at `at`.
-    #[inline(always)]
-    unsafe fn store_part<S: Simd>(
+    /// As for [`run`](Gemm::run); the rows must exist from the origin on.
+    #[inline(never)]
+    unsafe fn store_part(
         &self,
-        s: S,
-        at: *mut f32,
-        column: usize,
-        sum: S::V,
+        origin: TileOrigin,
+        sums: &[f32],
+        rows: usize,
         adds: bool,
         ends: bool,
     ) {
-        let mut lanes = [0.0; LANES];
-        // SAFETY: `lanes` holds a vector, and only columns below `n` are touched.
-        unsafe {
-            s.store(lanes.as_mut_ptr(), sum);
-            for i in 0..LANES.min(self.n.saturating_sub(column)) {
-                if adds {
-                    lanes[i] += *at.add(i);
+        let columns = self.n.saturating_sub(origin.column);
+        for (r, sums) in sums.chunks_exact(sums.len() / rows).enumerate() {
+            let at = (origin.row + r) * self.out_row_stride + origin.column;
+            for (i, sum) in sums.iter().take(columns).enumerate() {
+                let mut sum = *sum;
+                // SAFETY: the caller guarantees the rows, and only columns below `n` are touched.
+                unsafe {
+                    if adds {
+                        sum += *self.out.add(at + i);
+                    }
+                    if ends {
+                        sum += *self.epilogue.bias.add(origin.column + i);
+                    }
+                    *self.out.add(at + i) = sum;
                 }
-                if ends {
-                    lanes[i] += *self.epilogue.bias.add(column + i);
-                }
-                *at.add(i) = lanes[i];
             }
         }
     }

@@ -1,15 +1,47 @@
-//! The llama.cpp side: a process that stays loaded and sleeps between its measurements.
+//! The other side: a process that stays loaded and sleeps between its measurements.
 
-use crate::peers::script;
+use crate::peers::script::{self, Script};
 use crate::peers::turns::{Case, Driver, text};
 use crate::peers::venv::Build;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-/// llama.cpp with a model and one storage of keys and values.
-pub(super) struct Llama {
+/// The runtime that kvark is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum PeerKind {
+    /// llama.cpp by its Python bindings.
+    #[value(name = "llama.cpp")]
+    Llama,
+    /// OpenVINO GenAI, which reads the same GGUF file. It stores keys and values as it likes.
+    Openvino,
+}
+
+impl PeerKind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            PeerKind::Llama => "llama.cpp",
+            PeerKind::Openvino => "OpenVINO GenAI",
+        }
+    }
+
+    fn script(self) -> &'static Script {
+        match self {
+            PeerKind::Llama => &script::LLAMA_BENCH,
+            PeerKind::Openvino => &script::OPENVINO_BENCH,
+        }
+    }
+
+    /// Makes the environment of its script if need be.
+    pub(super) fn prepare(self, build: Build) -> Result<()> {
+        self.script().python(build).map(|_| ())
+    }
+}
+
+/// A peer with a model and one storage of keys and values.
+pub(super) struct Peer {
+    kind: PeerKind,
     driver: Driver,
     pub(super) cache: String,
     pub(super) about: About,
@@ -29,16 +61,21 @@ pub(super) struct About {
     pub(super) busy: f64,
 }
 
-impl Llama {
-    /// The interpreter that has such a build, which is made if need be.
-    pub(super) fn prepare(build: Build) -> Result<PathBuf> {
-        script::LLAMA_BENCH.python(build)
-    }
-
-    pub(super) fn start(model: &Path, context: usize, cache: &str, build: Build) -> Result<Llama> {
-        let mut command = script::LLAMA_BENCH.command_with(build)?;
-        let mut driver = Driver::start("llama.cpp", &mut command)?;
+impl Peer {
+    /// A peer that has loaded the model, or why it cannot.
+    pub(super) fn start(
+        kind: PeerKind,
+        model: &Path,
+        context: usize,
+        cache: &str,
+        build: Build,
+    ) -> Result<Result<Peer, String>> {
+        let mut command = kind.script().command_with(build)?;
+        let mut driver = Driver::start(kind.name(), &mut command)?;
         let hello = driver.ask(&json!({ "model": model, "context": context, "cache": cache }))?;
+        if let Some(reason) = hello["unsupported"].as_str() {
+            return Ok(Err(format!("{}: {reason}", kind.name())));
+        }
         let about = About {
             version: text(&hello, "version")?,
             build: text(&hello, "system_info")?,
@@ -53,12 +90,13 @@ impl Llama {
                 build.variable()
             );
         }
-        Ok(Llama {
+        Ok(Ok(Peer {
+            kind,
             driver,
             cache: cache.to_owned(),
             about,
             rested: Instant::now(),
-        })
+        }))
     }
 
     /// Tokens per second of a test.
@@ -76,7 +114,7 @@ impl Llama {
         self.rested = Instant::now();
         answer["tokens_per_second"]
             .as_f64()
-            .with_context(|| format!("the llama.cpp driver measured nothing: {answer}"))
+            .with_context(|| format!("{} measured nothing: {answer}", self.kind.name()))
     }
 }
 
