@@ -2,6 +2,7 @@
 
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::{RowOutputs, Wanted};
 use kv::SeqId;
 use std::time::{Duration, Instant};
 use text::Tokenizer;
@@ -116,6 +117,10 @@ pub trait DecodeContext {
     fn tokens(&self) -> &[u32];
     /// The logits after the last token; empty if they were not computed.
     fn logits(&self) -> &[f32];
+    /// The outputs after the last token: all logits, or those that [`feed_wanted`](DecodeContext::feed_wanted) computed.
+    fn row(&self) -> RowOutputs<'_> {
+        RowOutputs::Logits(self.logits())
+    }
     /// Whether one more token fits.
     fn has_capacity(&self) -> Result<bool, RuntimeError>;
     /// Shifts a full context if the caller enabled context shifts. Returns whether one more token fits.
@@ -129,33 +134,44 @@ pub trait DecodeContext {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError>;
+    /// Feeds tokens as [`feed`](DecodeContext::feed) does. Only the wanted outputs are needed after the last one; the
+    /// default computes all logits.
+    fn feed_wanted(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError> {
+        let _ = wanted;
+        self.feed(tokens, progress)
+    }
 }
 
 /// Sequences that are decoded together: a single sequence, or several sequences in one pool of cells.
 pub(crate) trait Sequences {
-    /// The logits after the last token of a sequence.
-    fn logits(&self, seq: SeqId) -> &[f32];
+    /// The outputs after the last token of a sequence.
+    fn row(&self, seq: SeqId) -> RowOutputs<'_>;
     /// Shifts full contexts if the caller enabled context shifts. Returns whether one more token fits in each sequence.
     fn ensure_capacity(&mut self, next: &[(SeqId, u32)]) -> Result<bool, RuntimeError>;
-    /// Feeds one token to each of these sequences in one forward.
-    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError>;
+    /// Feeds one token to each of these sequences in one forward, which computes the wanted outputs of each.
+    fn advance(&mut self, next: &[(SeqId, u32)], wanted: Wanted) -> Result<(), RuntimeError>;
 }
 
 /// A single sequence as [`Sequences`].
 struct SingleSequence<'a, S>(&'a mut S);
 
 impl<S: DecodeContext> Sequences for SingleSequence<'_, S> {
-    fn logits(&self, _: SeqId) -> &[f32] {
-        self.0.logits()
+    fn row(&self, _: SeqId) -> RowOutputs<'_> {
+        self.0.row()
     }
 
     fn ensure_capacity(&mut self, _: &[(SeqId, u32)]) -> Result<bool, RuntimeError> {
         self.0.ensure_capacity()
     }
 
-    fn advance(&mut self, next: &[(SeqId, u32)]) -> Result<(), RuntimeError> {
+    fn advance(&mut self, next: &[(SeqId, u32)], wanted: Wanted) -> Result<(), RuntimeError> {
         for (_, token) in next {
-            self.0.feed(&[*token], &mut |_| true)?;
+            self.0.feed_wanted(&[*token], wanted, &mut |_| true)?;
         }
         Ok(())
     }
@@ -188,16 +204,26 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Samples the next token from its logits and shows its text. Returns the token, and whether `on_event` wants to go on.
+    /// Samples the next token from the outputs of its row and shows its text. Returns the token, and whether `on_event` wants
+    /// to go on.
     pub(crate) fn sample(
         &mut self,
-        logits: &[f32],
+        row: RowOutputs<'_>,
         on_event: &mut impl FnMut(SeqId, GenerateEvent<'_>) -> bool,
     ) -> (u32, bool) {
-        let token = self.sampler.sample(logits, self.detokenizer.history());
+        let token = self.sampler.sample_row(row, self.detokenizer.history());
         let (text, finish) = self.detokenizer.push(self.tokenizer, token);
         self.finish = finish;
         (token, on_event(self.seq, GenerateEvent::Text(&text)))
+    }
+
+    /// The outputs that the samplers of all running lanes need.
+    pub(crate) fn wanted<'b>(lanes: impl Iterator<Item = &'b Lane<'a>>) -> Wanted
+    where
+        'a: 'b,
+    {
+        let running = lanes.filter(|lane| lane.finish.is_none());
+        running.fold(Wanted::Argmax, |all, lane| all.and(lane.sampler.wanted()))
     }
 
     /// Ends the lane. Calls `show` with the pending text.
@@ -219,7 +245,7 @@ pub(crate) fn generate_lanes(
         next.clear();
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
-            let (token, more) = lane.sample(sequences.logits(lane.seq), &mut on_event);
+            let (token, more) = lane.sample(sequences.row(lane.seq), &mut on_event);
             go_on &= more;
             next.extend(lane.finish.is_none().then_some((lane.seq, token)));
         }
@@ -237,7 +263,7 @@ pub(crate) fn generate_lanes(
                 .for_each(|lane| lane.finish = lane.finish.or(end));
             return Ok(());
         }
-        sequences.advance(&next)?;
+        sequences.advance(&next, Lane::wanted(lanes.iter()))?;
     }
 }
 
@@ -253,14 +279,15 @@ pub fn generate(
     options: &GenerateOptions,
     mut on_event: impl FnMut(GenerateEvent<'_>) -> bool,
 ) -> Result<GenerateOutput, RuntimeError> {
-    if prompt.is_empty() && sequence.logits().is_empty() {
+    let wanted = sampler.wanted();
+    if prompt.is_empty() && !sequence.row().holds(wanted, model.facts().vocab_size) {
         return Err(RuntimeErrorKind::EmptyPrompt.into());
     }
     let history = sequence.tokens().iter().chain(prompt);
     let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
     let start = Instant::now();
     if !prompt.is_empty()
-        && !sequence.feed(prompt, &mut |done| {
+        && !sequence.feed_wanted(prompt, wanted, &mut |done| {
             on_event(GenerateEvent::PromptProgress(done))
         })?
     {

@@ -10,6 +10,7 @@ mod error;
 mod fingerprint;
 mod generate;
 mod inference;
+mod kept_row;
 mod memory;
 mod model;
 mod module;

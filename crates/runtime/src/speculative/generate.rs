@@ -81,13 +81,14 @@ impl BatchRunner {
         let mut lanes = Vec::new();
         for (seq, sampler, speculator) in sequences {
             self.keep_features(*seq, speculator.needs_features())?;
-            if self.logits(*seq).is_empty() {
+            let vocab = model.facts().vocab_size;
+            if !self.row(*seq).holds(sampler.wanted(), vocab) {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
             let history = self.tokens(*seq).iter();
             let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
             let mut lane = Lane::new(*seq, sampler, model, detokenizer);
-            let (root, go_on) = lane.sample(self.logits(*seq), &mut on_event);
+            let (root, go_on) = lane.sample(self.row(*seq), &mut on_event);
             if !go_on {
                 lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
             }
@@ -141,6 +142,7 @@ fn generate_rounds(
         }
         let free = runner.capacity()? - runner.cells_used()?;
         let room = free.min(runner.max_step_tokens()) / running.len();
+        let wanted = Lane::wanted(lanes.iter().map(|lane| &lane.lane));
         let mut trees = vec![];
         for lane in lanes.iter_mut().filter(|lane| lane.lane.finish.is_none()) {
             let detokenizer = &lane.lane.detokenizer;
@@ -157,7 +159,7 @@ fn generate_rounds(
         }
         let rows: usize = trees.iter().map(|(_, tree)| tree.len()).sum();
         let begun = Instant::now();
-        runner.step_trees(&[], &trees)?;
+        runner.step_wanted(&[], &trees, wanted)?;
         let time = begun.elapsed();
         drop(trees);
         let mut go_on = true;
@@ -169,8 +171,8 @@ fn generate_rounds(
             } = lane;
             let seq = lane.seq;
             let result = verify_tree(speculator.tree(), |node| {
-                let logits = runner.candidate_logits(seq, node);
-                let (token, more) = lane.sample(logits, &mut on_event);
+                let row = runner.candidate_row(seq, node);
+                let (token, more) = lane.sample(row, &mut on_event);
                 go_on &= more;
                 Ok::<_, RuntimeError>((token, !more || lane.finish.is_some()))
             })?;
