@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 /// NVRTC of the CUDA version whose functions the backend is built for.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 
-/// The tests that need a GPU.
-const TESTS: [&str; 3] = ["device", "rows", "load"];
+/// The tests that need a GPU: of the backend, and of everything above it.
+const TESTS: [&str; 5] = ["device", "rows", "load", "ops", "two_devices"];
+
+/// The files of the repository that these tests read.
+const FILES: [&str; 2] = ["crates/import/tests/fixtures/decoder", "training/eagle3"];
 
 /// Compile all CUDA kernels for every supported architecture; needs no GPU
 #[derive(Args)]
@@ -67,7 +70,8 @@ fn find(venv: &Path) -> Option<PathBuf> {
 /// Test the CUDA backend on a GPU: conformance suites, random histories and equal bits
 #[derive(Args)]
 #[command(
-    after_help = "Runs crates/cuda/tests/device.rs, rows.rs and load.rs, which then fail without a GPU. With --carry, the tests are built and put into a \
+    after_help = "Runs crates/cuda/tests/device.rs, rows.rs, load.rs and ops.rs, and crates/kvark/tests/two_devices, which then fail without a GPU. \
+KVARK_TEST_MODEL names a SmolLM2 file; without it, tiny models are run only. With --carry, the tests and the files that they read are put into a \
 folder with a script: copy the folder to a machine with a GPU and NVRTC, and start run.sh there.
 
 Examples:
@@ -89,6 +93,7 @@ impl TestCuda {
         let histories = self.histories.to_string();
         let mut cargo = shell::command("cargo");
         cargo.args(["test", "--release", "--package", "kvark-cuda"]);
+        cargo.args(["--package", "kvark"]);
         cargo.args(TESTS.iter().flat_map(|test| ["--test", test]));
         let Some(folder) = self.carry else {
             cargo
@@ -106,8 +111,17 @@ impl TestCuda {
             bail!("cargo named {} test binaries", binaries.len());
         }
         std::fs::create_dir_all(&folder)?;
+        for files in FILES {
+            let to = folder.join(files);
+            std::fs::create_dir_all(&to)?;
+            for file in std::fs::read_dir(shell::root().join(files))? {
+                let file = file?;
+                std::fs::copy(file.path(), to.join(file.file_name()))?;
+            }
+        }
         let mut script = "#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n".to_owned();
         script += &format!("export KVARK_REQUIRE_CUDA=1 KVARK_HISTORIES={histories}\n");
+        script += "export KVARK_REPOSITORY=\"$PWD\" KVARK_CUBIN=\"$PWD/cubin\"\n";
         for binary in binaries {
             let name = binary.file_name().context("a file")?;
             std::fs::copy(&binary, folder.join(name))?;

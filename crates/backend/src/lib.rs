@@ -25,7 +25,7 @@ pub use contract::{
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;
-pub use outputs::{ScoredToken, StepOutputs, Wanted, argmax};
+pub use outputs::{RowOutputs, ScoredToken, StepOutputs, Wanted, argmax, best_tokens};
 pub use pool::KvPool;
 pub use profile::NodeProfile;
 pub use rows::{SavedLayer, SavedRows, shift_rows};

@@ -1,5 +1,10 @@
 //! `StepOutputs`: the outputs of a step.
 
+use std::cmp::Ordering;
+
+/// Up to this number of tokens, the best of a row are found by insertion.
+const MAX_INSERTED: usize = 256;
+
 /// The outputs that a caller wants for each requested row of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
@@ -12,6 +17,26 @@ pub enum Wanted {
     Argmax,
 }
 
+impl Wanted {
+    /// The least outputs that hold these and those of `other`.
+    pub fn and(self, other: Wanted) -> Wanted {
+        match (self.count(), other.count()) {
+            (Some(1), Some(1)) => Wanted::Argmax,
+            (Some(a), Some(b)) => Wanted::TopK(a.max(b)),
+            _ => Wanted::Logits,
+        }
+    }
+
+    /// The number of tokens of each row; `None` for all logits.
+    pub fn count(self) -> Option<usize> {
+        match self {
+            Wanted::Logits => None,
+            Wanted::TopK(k) => Some(k),
+            Wanted::Argmax => Some(1),
+        }
+    }
+}
+
 /// A token and its logit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoredToken {
@@ -21,10 +46,56 @@ pub struct ScoredToken {
     pub logit: f32,
 }
 
+impl ScoredToken {
+    /// The order of tokens: the higher logit first, the lower id first among equals. Logits are not NaN.
+    pub fn best_first(a: &ScoredToken, b: &ScoredToken) -> Ordering {
+        let by_logit = b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal);
+        by_logit.then(a.id.cmp(&b.id))
+    }
+}
+
+/// The outputs of one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowOutputs<'a> {
+    /// All logits.
+    Logits(&'a [f32]),
+    /// The tokens with the highest logits, the best first.
+    Best(&'a [ScoredToken]),
+}
+
+impl<'a> RowOutputs<'a> {
+    /// All logits; empty if only the best tokens are known.
+    pub fn logits(self) -> &'a [f32] {
+        match self {
+            RowOutputs::Logits(logits) => logits,
+            RowOutputs::Best(_) => &[],
+        }
+    }
+
+    /// Whether nothing was computed.
+    pub fn is_empty(self) -> bool {
+        match self {
+            RowOutputs::Logits(logits) => logits.is_empty(),
+            RowOutputs::Best(best) => best.is_empty(),
+        }
+    }
+
+    /// Whether the row of a model with `vocab` tokens holds these outputs.
+    pub fn holds(self, wanted: Wanted, vocab: usize) -> bool {
+        match (self, wanted.count()) {
+            (RowOutputs::Logits(logits), _) => !logits.is_empty(),
+            (RowOutputs::Best(best), Some(k)) => !best.is_empty() && best.len() >= k.min(vocab),
+            (RowOutputs::Best(_), None) => false,
+        }
+    }
+}
+
 /// The outputs of a step's wanted rows. Every run fills them again and reuses their memory.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutputs {
     wanted: Wanted,
+    /// The kind of the outputs of the last run.
+    computed: Wanted,
     rows: usize,
     /// Logits per row.
     width: usize,
@@ -60,18 +131,29 @@ impl StepOutputs {
         self.rows
     }
 
+    /// The outputs of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> RowOutputs<'_> {
+        match self.computed {
+            Wanted::Logits => RowOutputs::Logits(&self.logits[row * self.width..][..self.width]),
+            _ => {
+                let each = self.best.len() / self.rows.max(1);
+                RowOutputs::Best(&self.best[row * each..][..each])
+            }
+        }
+    }
+
     /// The logits of a row.
     ///
     /// # Panics
     /// If logits were not wanted or there is no such row.
     pub fn logits(&self, row: usize) -> &[f32] {
-        assert_eq!(
-            self.wanted,
-            Wanted::Logits,
-            "only {:?} was wanted",
-            self.wanted
-        );
-        &self.logits[row * self.width..][..self.width]
+        match self.row(row) {
+            RowOutputs::Logits(logits) => logits,
+            RowOutputs::Best(_) => panic!("only {:?} was wanted", self.computed),
+        }
     }
 
     /// The best tokens of a row, the best first; only one if [`Wanted::Argmax`] was set.
@@ -79,9 +161,10 @@ impl StepOutputs {
     /// # Panics
     /// If logits were wanted or there is no such row.
     pub fn best(&self, row: usize) -> &[ScoredToken] {
-        assert_ne!(self.wanted, Wanted::Logits, "all logits were wanted");
-        let each = self.best.len() / self.rows.max(1);
-        &self.best[row * each..][..each]
+        match self.row(row) {
+            RowOutputs::Best(best) => best,
+            RowOutputs::Logits(_) => panic!("all logits were wanted"),
+        }
     }
 
     /// The features of a token: the second and later outputs of the graph, one behind the other. Empty if the graph has
@@ -107,21 +190,41 @@ impl StepOutputs {
 
     /// Reads the first `rows` rows of `width` logits and stores the wanted outputs.
     pub fn fill(&mut self, rows: usize, width: usize, logits: &[f32]) {
-        (self.rows, self.width) = (rows, width);
-        self.logits.clear();
-        self.best.clear();
+        self.begin(rows, width);
         let logits = &logits[..rows * width];
         match self.wanted {
             Wanted::Logits => self.logits.extend_from_slice(logits),
             _ if rows == 0 => {}
-            Wanted::Argmax => self.best.extend(logits.chunks(self.width).map(best_of)),
+            Wanted::Argmax => self.best.extend(logits.chunks(width).map(best_of)),
             Wanted::TopK(k) => {
-                let k = k.min(self.width);
-                for row in logits.chunks(self.width) {
-                    keep_best(&mut self.best, row, k);
+                for row in logits.chunks(width) {
+                    best_tokens(&mut self.best, row, k);
                 }
             }
         }
+    }
+
+    /// Stores the best tokens of `rows` rows of `width` logits, which a device has found: as many of each row as are
+    /// wanted, at most `width`, in the order of [`ScoredToken::best_first`].
+    ///
+    /// # Panics
+    /// If logits are wanted, or the number of tokens is not that of the rows.
+    pub fn fill_best(
+        &mut self,
+        rows: usize,
+        width: usize,
+        best: impl Iterator<Item = ScoredToken>,
+    ) {
+        let each = self.wanted.count().expect("best tokens are wanted");
+        self.begin(rows, width);
+        self.best.extend(best);
+        assert_eq!(self.best.len(), rows * each.min(width));
+    }
+
+    fn begin(&mut self, rows: usize, width: usize) {
+        (self.computed, self.rows, self.width) = (self.wanted, rows, width);
+        self.logits.clear();
+        self.best.clear();
     }
 }
 
@@ -132,7 +235,7 @@ fn best_of(row: &[f32]) -> ScoredToken {
     ScoredToken { id, logit }
 }
 
-/// The index of the highest logit, the first of equals; 0 when all are NaN.
+/// The index of the highest logit, the first of equals; 0 if none is above negative infinity.
 pub fn argmax(row: &[f32]) -> u32 {
     // Lanes that the compiler turns into vectors; the first lane that holds the highest value is found afterwards.
     const LANES: usize = 16;
@@ -145,34 +248,62 @@ pub fn argmax(row: &[f32]) -> u32 {
     }
     let all = tops.iter().chain(rest);
     let top = all.fold(f32::NEG_INFINITY, |top, x| if *x > top { *x } else { top });
+    if top == f32::NEG_INFINITY {
+        // Only NaN and negative infinity, which rank alike.
+        return 0;
+    }
     let first = row.iter().position(|x| *x == top);
     first.unwrap_or(0) as u32
 }
 
-/// Appends the `k` best tokens of a row, the best first, the first of equals first.
-fn keep_best(best: &mut Vec<ScoredToken>, row: &[f32], k: usize) {
+/// Appends the `k` best tokens of a row to `best`, in the order of [`ScoredToken::best_first`]; all of them if the row has
+/// fewer. NaN counts as negative infinity.
+pub fn best_tokens(best: &mut Vec<ScoredToken>, row: &[f32], k: usize) {
     let start = best.len();
     if k == 0 {
         return;
     }
-    for (id, &logit) in (0..).zip(row) {
-        // NaN ranks last.
-        let logit = if logit.is_nan() {
-            f32::NEG_INFINITY
-        } else {
-            logit
-        };
-        let kept = &best[start..];
-        let full = kept.len() == k;
-        if full && logit <= kept[k - 1].logit {
-            continue;
+    if k > MAX_INSERTED || k >= row.len() {
+        best.extend((0..).zip(row).map(scored));
+        let list = &mut best[start..];
+        if k < list.len() {
+            list.select_nth_unstable_by(k - 1, ScoredToken::best_first);
+            best.truncate(start + k);
         }
-        let at = kept.partition_point(|token| token.logit >= logit);
-        if full {
-            best.pop();
-        }
-        best.insert(start + at, ScoredToken { id, logit });
+        best[start..].sort_unstable_by(ScoredToken::best_first);
+        return;
     }
+    // Most chunks hold nothing better than what is kept, which vectors find out.
+    const CHUNK: usize = 16;
+    for (chunk, first) in row.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
+        if best.len() == start + k {
+            let least = best[start + k - 1].logit;
+            if !chunk.iter().fold(false, |any, x| any | (*x > least)) {
+                continue;
+            }
+        }
+        for token in (first..).zip(chunk).map(scored) {
+            let kept = &best[start..];
+            let full = kept.len() == k;
+            if full && token.logit <= kept[k - 1].logit {
+                continue;
+            }
+            let at = kept.partition_point(|other| other.logit >= token.logit);
+            if full {
+                best.pop();
+            }
+            best.insert(start + at, token);
+        }
+    }
+}
+
+/// A token whose logit is a number.
+fn scored((id, logit): (u32, &f32)) -> ScoredToken {
+    let logit = match logit.is_nan() {
+        true => f32::NEG_INFINITY,
+        false => *logit,
+    };
+    ScoredToken { id, logit }
 }
 
 #[cfg(test)]
@@ -213,6 +344,80 @@ mod tests {
             let mut outputs = filled(wanted);
             outputs.fill(0, 6, &[]);
             assert_eq!(outputs.rows(), 0);
+        }
+    }
+
+    #[test]
+    fn a_row_says_which_outputs_it_holds() {
+        let (logits, best) = (filled(Wanted::Logits), filled(Wanted::TopK(3)));
+        let every = [
+            Wanted::Logits,
+            Wanted::TopK(3),
+            Wanted::TopK(9),
+            Wanted::Argmax,
+        ];
+        assert_eq!(every.map(|w| logits.row(1).holds(w, 6)), [true; 4]);
+        let held = every.map(|w| best.row(1).holds(w, 6));
+        assert_eq!(held, [false, true, false, true]);
+        assert!(best.row(0).holds(Wanted::TopK(9), 3), "a vocabulary of 3");
+        assert!(best.row(0).logits().is_empty() && !best.row(0).is_empty());
+        assert!(!RowOutputs::Logits(&[]).holds(Wanted::Argmax, 6));
+    }
+
+    #[test]
+    fn outputs_of_a_run_stay_what_was_wanted_of_it() {
+        let mut outputs = filled(Wanted::TopK(2));
+        outputs.want(Wanted::Logits);
+        assert_eq!(outputs.best(0).len(), 2);
+        outputs.fill(1, ROW.len(), &ROW);
+        assert_eq!(outputs.logits(0), ROW);
+        outputs.want(Wanted::TopK(9));
+        let mut expect = vec![];
+        best_tokens(&mut expect, &ROW, 9);
+        outputs.fill_best(1, ROW.len(), expect.iter().copied());
+        assert_eq!(outputs.row(0), RowOutputs::Best(&expect));
+    }
+
+    #[test]
+    fn wanted_outputs_add_up() {
+        use Wanted::{Argmax, Logits, TopK};
+        let table = [
+            (Argmax, Argmax, Argmax),
+            (Argmax, TopK(40), TopK(40)),
+            (TopK(40), TopK(8), TopK(40)),
+            (TopK(40), Logits, Logits),
+            (Argmax, Logits, Logits),
+        ];
+        for (a, b, both) in table {
+            assert_eq!((a.and(b), b.and(a)), (both, both), "{a:?} and {b:?}");
+        }
+    }
+
+    /// Both ways to find the best tokens agree with a sort, with ties, infinities, zeros of both signs and NaN.
+    #[test]
+    fn the_best_tokens_are_those_of_a_sort() {
+        let mut state = 1u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(99);
+            (state >> 33) % below
+        };
+        let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
+        for len in [1, 2, 15, 16, 17, 100, 1000] {
+            let row: Vec<f32> = (0..len)
+                .map(|_| match random(12) {
+                    i @ 0..5 => odd[i as usize],
+                    _ => random(50) as f32 - 25.0,
+                })
+                .collect();
+            let mut sorted: Vec<ScoredToken> = (0..).zip(&row).map(scored).collect();
+            sorted.sort_by(ScoredToken::best_first);
+            for k in [0, 1, 2, 16, 40, 256, 257, 999, 1000, 2000] {
+                let mut found = vec![ScoredToken { id: 7, logit: 7.0 }];
+                best_tokens(&mut found, &row, k);
+                assert_eq!(found[0].id, 7, "what was there stays");
+                assert_eq!(found[1..], sorted[..k.min(len)], "{k} of {len}");
+            }
+            assert_eq!(argmax(&row), sorted[0].id, "{row:?}");
         }
     }
 

@@ -147,3 +147,69 @@ pub(crate) struct AttendArgs {
     pub(crate) scale: f32,
     pub(crate) softcap: f32,
 }
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct BestArgs {
+    pub(crate) logits: u64,
+    pub(crate) parts: u64,
+    pub(crate) out: u64,
+    pub(crate) width: u32,
+    pub(crate) k: u32,
+    pub(crate) part_count: u32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct PlainAttentionArgs {
+    pub(crate) q: u64,
+    pub(crate) k: u64,
+    pub(crate) v: u64,
+    pub(crate) mask: u64,
+    pub(crate) out: u64,
+    pub(crate) q_token: u64,
+    pub(crate) q_head: u64,
+    pub(crate) k_token: u64,
+    pub(crate) k_head: u64,
+    pub(crate) v_token: u64,
+    pub(crate) v_head: u64,
+    pub(crate) out_token: u64,
+    pub(crate) out_head: u64,
+    pub(crate) mask_query: u64,
+    pub(crate) mask_key: u64,
+    pub(crate) keys: u32,
+    pub(crate) group: u32,
+    pub(crate) dim: u32,
+    pub(crate) value_dim: u32,
+    pub(crate) causal: u32,
+    pub(crate) scale: f32,
+    pub(crate) softcap: f32,
+    pub(crate) unused: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct StridedArgs {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) dims: [u64; 3],
+    pub(crate) from_strides: [u64; 3],
+    pub(crate) to_strides: [u64; 3],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct PairArgs {
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    pub(crate) out: u64,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    pub(crate) a_row: u64,
+    pub(crate) a_column: u64,
+    pub(crate) b_row: u64,
+    pub(crate) b_column: u64,
+    pub(crate) function: u32,
+    pub(crate) unused: u32,
+}

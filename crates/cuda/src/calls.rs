@@ -290,7 +290,7 @@ impl CallMaker<'_> {
                     &arguments,
                 )?])
             }
-            _ => Err(self.unsupported(node, "it has no kernel for this op")),
+            _ => self.uncached(node),
         }
     }
 }

@@ -19,7 +19,9 @@ const PACK: &str = include_str!("kernels/pack.cu");
 const ELEMENTWISE: &str = include_str!("kernels/elementwise.cu");
 const KV_ROWS: &str = include_str!("kernels/kv_rows.cu");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
+const BEST: &str = include_str!("kernels/best.cu");
 const COPY_ROWS: &str = include_str!("kernels/copy_rows.cu");
+const UNCACHED: &str = include_str!("kernels/uncached.cu");
 const LINEAR: &str = include_str!("kernels/linear.cu");
 const LINEAR_FEW: &str = include_str!("kernels/linear_few.cu");
 const LINEAR_MANY: &str = include_str!("kernels/linear_many.cu");
@@ -27,7 +29,7 @@ const LINEAR_MANY: &str = include_str!("kernels/linear_many.cu");
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Packing, norms, elementwise functions, attention and KV rows.
+    /// Packing, norms, elementwise functions, attention, KV rows and the best tokens of rows.
     General,
     /// Products with weights of one format.
     Linear(DeviceFormat),
@@ -59,6 +61,8 @@ impl Unit {
                     ("kv_rows.cu", KV_ROWS),
                     ("attention.cu", ATTENTION),
                     ("copy_rows.cu", COPY_ROWS),
+                    ("best.cu", BEST),
+                    ("uncached.cu", UNCACHED),
                 ];
                 shared + &own.map(|(name, built_in)| text(name, built_in)).concat()
             }

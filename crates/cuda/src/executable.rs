@@ -1,6 +1,7 @@
 //! The executable: one set of weights, one arena and one step buffer, and a recording for every size of step.
 
-use crate::device::Device;
+use crate::best::{ranked_tokens, token_of};
+use crate::device::{Buffer, Device};
 use crate::kv::CudaKv;
 use crate::machine::{Machine, Recording, Start};
 use crate::profile::LaunchProfile;
@@ -243,7 +244,14 @@ impl Executable for CudaExecutable {
 
     fn arena_bytes(&self) -> usize {
         let machine = &self.machine;
-        machine.arena.len() + machine.step.len() + machine.partial.len() + machine.counters.len()
+        let buffers = [
+            &machine.arena,
+            &machine.step,
+            &machine.partial,
+            &machine.counters,
+            &machine.best,
+        ];
+        buffers.map(Buffer::len).iter().sum()
     }
 
     fn packed_bytes(&self) -> usize {
@@ -311,12 +319,22 @@ impl StepWork<'_> {
         self.finish(&recording.tape.outputs)
     }
 
-    /// Copies the outputs that are wanted: of the first, rows of logits; of the others, a row for each token.
+    /// Copies the outputs that are wanted: of the first, rows of logits or their best tokens; of the others, a row for each
+    /// token.
     fn finish(&mut self, outputs: &[(u64, usize)]) -> Result<(), BackendError> {
         let (address, bytes) = outputs[0];
         let width = bytes / 4 / self.sizes[2].max(1);
-        let logits = self.machine.result((address, self.wanted * width * 4))?;
-        self.outputs.fill(self.wanted, width, floats(logits));
+        match ranked_tokens(self.outputs.wanted(), width) {
+            Some(k) => {
+                let keys = self.machine.best_keys(address, self.wanted, width, k)?;
+                let best = keys.iter().map(|key| token_of(*key));
+                self.outputs.fill_best(self.wanted, width, best);
+            }
+            None => {
+                let logits = self.machine.result((address, self.wanted * width * 4))?;
+                self.outputs.fill(self.wanted, width, floats(logits));
+            }
+        }
         let mut features: Vec<(Vec<f32>, usize)> = Vec::new();
         for &(address, bytes) in &outputs[1..] {
             let width = bytes / 4 / self.sizes[0].max(1);

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod attention;
+mod best;
 mod calls;
 mod compile;
 mod device;
@@ -18,6 +19,7 @@ mod plan;
 mod products;
 mod profile;
 mod tape;
+mod uncached;
 mod weights;
 
 pub use compile::{Compiled, KERNELS_VARIABLE, NVRTC_VARIABLE, Unit, compile, sources_checksum};

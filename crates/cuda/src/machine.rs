@@ -30,6 +30,8 @@ pub(crate) struct Machine {
     /// Partial attention results and the counters of their arrival.
     pub(crate) partial: Buffer,
     pub(crate) counters: Buffer,
+    /// The best tokens of rows of logits.
+    pub(crate) best: Buffer,
     /// Results on the host.
     pub(crate) results: Pinned,
     pub(crate) words: Vec<u32>,
@@ -82,6 +84,7 @@ impl Machine {
             staging: Pinned::new(device, 0)?,
             partial: Buffer::new(device, partial)?,
             counters: Buffer::new(device, counters * 4)?,
+            best: Buffer::new(device, 0)?,
             results: Pinned::new(device, 0)?,
             words: Vec::new(),
             fuse: options.executor == ExecutorKind::Compiled,

@@ -45,6 +45,7 @@ pub mod model {
 
 /// Text generation and scoring with a decoder: runners, samplers and the generation loop.
 pub mod generate {
+    pub use ::backend::{RowOutputs, ScoredToken, Wanted, argmax, best_tokens};
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, DecodeContext,
@@ -80,7 +81,8 @@ pub mod grammar {
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{
-        NodeProfile, OutputCallback, ScoredToken, StepOptions, StepOutputs, TraceCallback, Wanted,
+        NodeProfile, OutputCallback, RowOutputs, ScoredToken, StepOptions, StepOutputs,
+        TraceCallback, Wanted,
     };
     pub use ::base::{Bytes, DType};
     pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};

@@ -24,7 +24,8 @@ impl BatchRunner {
         let start = Instant::now();
         let mut lanes = Vec::new();
         for (seq, sampler) in sequences {
-            if self.logits(*seq).is_empty() {
+            let vocab = model.facts().vocab_size;
+            if !self.row(*seq).holds(sampler.wanted(), vocab) {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
             let history = self.tokens(*seq).iter();
@@ -59,7 +60,7 @@ impl BatchRunner {
         let mut next = Vec::with_capacity(lanes.len());
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
-            let (id, more) = lane.sample(self.logits(lane.seq), on_event);
+            let (id, more) = lane.sample(self.row(lane.seq), on_event);
             go_on &= more;
             next.extend(lane.finish.is_none().then_some(BatchToken {
                 seq: lane.seq,
@@ -81,7 +82,7 @@ impl BatchRunner {
                 .for_each(|lane| lane.finish = lane.finish.or(end));
             return Ok(());
         }
-        self.step(&next)
+        self.step_wanted(&next, &[], Lane::wanted(lanes.iter()))
     }
 
     /// Shifts full contexts if the caller enabled context shifts. Returns whether these tokens fit.

@@ -1,14 +1,18 @@
 //! `BatchRunner`: decodes several sequences on one model and one pool of cells, with forks, batches and rewinds.
 
+mod sequence;
+
+pub use sequence::SequenceHandle;
+
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
-use crate::generate::DecodeContext;
+use crate::kept_row::KeptRow;
 use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::RunnerOptions;
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::speculative::{FeatureRows, TreeProposal};
 use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, RunMode};
+use backend::{Backend, RowOutputs, RunMode, Wanted};
 use kv::{CacheSession, CellRun, Cells, MAX_SEQUENCES, Role, SeqId, StepToken, make_seq_session};
 use std::path::Path;
 
@@ -27,7 +31,7 @@ pub struct BatchToken {
 pub struct BatchRunner {
     decoder: Decoder,
     session: CacheSession<Cells>,
-    /// The tokens of each sequence and the logits after the last one.
+    /// The tokens of each sequence and the outputs after the last one.
     states: Vec<SequenceState>,
     /// For each sequence, the position of its next token in the step that is being built.
     next: Vec<i32>,
@@ -45,7 +49,7 @@ const MIN_COMPACTED_RUNS: usize = 64;
 #[derive(Clone, Default)]
 struct SequenceState {
     tokens: Vec<u32>,
-    logits: Vec<f32>,
+    row: KeptRow,
     shifts: Vec<ContextShift>,
     candidates: Candidates,
     /// The features of the last tokens, if the sequence keeps them.
@@ -190,9 +194,16 @@ impl BatchRunner {
         self.states.get(seq as usize).map_or(&[], |s| &s.tokens)
     }
 
-    /// The logits after the last token of a sequence; empty if they were not computed.
+    /// The logits after the last token of a sequence; empty if they were not computed, as after a generation whose sampler
+    /// needed the most likely tokens only.
     pub fn logits(&self, seq: SeqId) -> &[f32] {
-        self.states.get(seq as usize).map_or(&[], |s| &s.logits)
+        self.row(seq).logits()
+    }
+
+    /// The outputs after the last token of a sequence.
+    pub fn row(&self, seq: SeqId) -> RowOutputs<'_> {
+        let state = self.states.get(seq as usize);
+        state.map_or(RowOutputs::Logits(&[]), |state| state.row.outputs())
     }
 
     /// A handle on one sequence.
@@ -270,7 +281,7 @@ impl BatchRunner {
             .seq_rm(seq, u32::try_from(len).unwrap_or(u32::MAX)..)?;
         let state = &mut self.states[seq as usize];
         state.tokens.truncate(len);
-        state.logits.clear();
+        state.row.clear();
         state.candidates = Candidates::default();
         if len == 0 {
             state.features = None;
@@ -398,7 +409,7 @@ impl BatchRunner {
     pub fn step(&mut self, tokens: &[BatchToken]) -> Result<(), RuntimeError> {
         self.decoder
             .check_ids(tokens.iter().map(|token| token.id))?;
-        self.run(tokens.iter().copied(), &[])
+        self.run(tokens.iter().copied(), &[], Wanted::Logits)
     }
 
     /// Runs one forward that feeds tokens and verifies a tree for each of these sequences. The candidates stay until a path
@@ -407,6 +418,16 @@ impl BatchRunner {
         &mut self,
         tokens: &[BatchToken],
         trees: &[(SeqId, &TreeProposal)],
+    ) -> Result<(), RuntimeError> {
+        self.step_wanted(tokens, trees, Wanted::Logits)
+    }
+
+    /// Runs a step as [`step_trees`](BatchRunner::step_trees) does, and computes only the wanted outputs of its rows.
+    pub fn step_wanted(
+        &mut self,
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+        wanted: Wanted,
     ) -> Result<(), RuntimeError> {
         let of_trees = trees.iter().flat_map(|(_, tree)| tree.tokens());
         let ids = tokens.iter().map(|token| token.id);
@@ -417,7 +438,7 @@ impl BatchRunner {
             (*seq, nodes)
         };
         let trees: Vec<CandidateStep> = trees.iter().map(part).collect();
-        self.run(tokens.iter().copied(), &trees)
+        self.run(tokens.iter().copied(), &trees, wanted)
     }
 
     /// Computes candidates of a sequence. Parents are among all its candidates since the last commit.
@@ -429,18 +450,26 @@ impl BatchRunner {
     ) -> Result<(), RuntimeError> {
         self.decoder.check_ids(ids.iter().copied())?;
         let nodes = ids.iter().copied().zip(parents.iter().copied());
-        self.run([].into_iter(), &[(seq, nodes.collect())])
+        self.run([].into_iter(), &[(seq, nodes.collect())], Wanted::Logits)
     }
 
-    /// The logits after a candidate of the last step.
+    /// The logits after a candidate of the last step; empty if the step computed the best tokens only.
     ///
     /// # Panics
     /// If the last step did not compute the candidate.
     pub fn candidate_logits(&self, seq: SeqId, node: u32) -> &[f32] {
+        self.candidate_row(seq, node).logits()
+    }
+
+    /// The outputs after a candidate of the last step.
+    ///
+    /// # Panics
+    /// If the last step did not compute the candidate.
+    pub fn candidate_row(&self, seq: SeqId, node: u32) -> RowOutputs<'_> {
         let candidates = &self.states[seq as usize].candidates;
         assert_eq!(candidates.step, self.steps, "another step came after it");
         let row = candidates.first_row + (node as usize - candidates.last_step);
-        self.decoder.outputs.logits(row)
+        self.decoder.outputs.row(row)
     }
 
     /// Whether a sequence has candidates.
@@ -449,7 +478,7 @@ impl BatchRunner {
         state.is_some_and(|state| !state.candidates.nodes.is_empty())
     }
 
-    /// Commits a chain of a sequence's candidates and removes the others. The logits after the last one become the
+    /// Commits a chain of a sequence's candidates and removes the others. The outputs after the last one become the
     /// sequence's, if the last step computed it. Moves no rows, except that a pool with many short runs is compacted now and then.
     pub fn commit_path(&mut self, seq: SeqId, path: &[u32]) -> Result<(), RuntimeError> {
         self.session.accept(seq, path)?;
@@ -470,10 +499,9 @@ impl BatchRunner {
             state.tokens.push(candidates.nodes[*node as usize].id);
         }
         if let Some(last) = path.last() {
-            state.logits.clear();
+            state.row.clear();
             if let Some(in_step) = in_step(*last) {
-                let row = outputs.logits(candidates.first_row + in_step);
-                state.logits.extend_from_slice(row);
+                state.row.copy(outputs.row(candidates.first_row + in_step));
             }
         }
         let runs = self
@@ -553,6 +581,7 @@ impl BatchRunner {
         &mut self,
         tokens: impl Iterator<Item = BatchToken> + Clone,
         trees: &[CandidateStep],
+        wanted: Wanted,
     ) -> Result<(), RuntimeError> {
         self.next.clear();
         let sequences = &self.states[..MAX_SEQUENCES as usize];
@@ -599,7 +628,7 @@ impl BatchRunner {
             rows += nodes.len();
             added.push((*seq, candidates));
         }
-        self.decoder.run()?;
+        self.decoder.run(wanted)?;
         self.steps += 1;
         for (index, token) in tokens.clone().enumerate() {
             let state = &mut self.states[token.seq as usize];
@@ -608,15 +637,14 @@ impl BatchRunner {
                 features.push(state.tokens.len(), row);
             }
             state.tokens.push(token.id);
-            state.logits.clear();
+            state.row.clear();
         }
         for (seq, candidates) in added {
             self.states[seq as usize].candidates = candidates;
         }
         for (row, token) in tokens.filter(|token| token.logits).enumerate() {
-            let kept = &mut self.states[token.seq as usize].logits;
-            kept.clear();
-            kept.extend_from_slice(self.decoder.outputs.logits(row));
+            let kept = &mut self.states[token.seq as usize].row;
+            kept.copy(self.decoder.outputs.row(row));
         }
         Ok(())
     }
@@ -624,64 +652,3 @@ impl BatchRunner {
 
 /// A sequence and its new candidates, each with its parent.
 type CandidateStep = (SeqId, Vec<(u32, Option<u32>)>);
-
-/// A mutable handle on one sequence.
-pub struct SequenceHandle<'a> {
-    runner: &'a mut BatchRunner,
-    seq: SeqId,
-}
-
-impl DecodeContext for SequenceHandle<'_> {
-    fn tokens(&self) -> &[u32] {
-        self.runner.tokens(self.seq)
-    }
-
-    fn logits(&self) -> &[f32] {
-        self.runner.logits(self.seq)
-    }
-
-    fn has_capacity(&self) -> Result<bool, RuntimeError> {
-        self.runner.can_extend(1)
-    }
-
-    fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
-        if !self.runner.can_extend(1)? {
-            self.runner.shift_context(self.seq)?;
-        }
-        self.runner.can_extend(1)
-    }
-
-    fn feed(
-        &mut self,
-        tokens: &[u32],
-        progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<bool, RuntimeError> {
-        if !self.runner.can_extend(tokens.len())? {
-            let (capacity, used) = (self.runner.capacity()?, self.runner.cells_used()?);
-            let room = capacity - used;
-            return Err(RuntimeErrorKind::PromptTooLong {
-                tokens: tokens.len(),
-                room,
-                capacity,
-            }
-            .into());
-        }
-        self.runner.decoder.check_ids(tokens.iter().copied())?;
-        let mut done = 0;
-        for chunk in tokens.chunks(self.runner.decoder.max_step_tokens()) {
-            done += chunk.len();
-            let last = done == tokens.len();
-            let seq = self.seq;
-            let token = move |(i, id): (usize, &u32)| BatchToken {
-                seq,
-                id: *id,
-                logits: last && i + 1 == chunk.len(),
-            };
-            self.runner.run(chunk.iter().enumerate().map(token), &[])?;
-            if !progress(done) && !last {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-}

@@ -4,7 +4,7 @@ use crate::memory::MemoryUsage;
 use crate::module::{MethodId, Module, ModuleOptions};
 use crate::options::{RunnerOptions, StepSize};
 use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs};
+use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs, Wanted};
 use graph::Graph;
 use kv::{BackendOptions, Step};
 
@@ -54,8 +54,9 @@ impl Decoder {
         })
     }
 
-    /// Runs the step that was built.
-    pub(crate) fn run(&mut self) -> Result<(), RuntimeError> {
+    /// Runs the step that was built and keeps the wanted outputs of its rows.
+    pub(crate) fn run(&mut self, wanted: Wanted) -> Result<(), RuntimeError> {
+        self.outputs.want(wanted);
         self.module
             .run_step(self.forward, &self.step, &mut self.outputs)
     }

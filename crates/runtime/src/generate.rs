@@ -3,6 +3,7 @@
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generator::Generator;
 use crate::{Model, RuntimeError, Sampler};
+use backend::{RowOutputs, Wanted};
 use kv::SeqId;
 use std::time::Duration;
 use text::Tokenizer;
@@ -117,6 +118,10 @@ pub trait DecodeContext {
     fn tokens(&self) -> &[u32];
     /// The logits after the last token; empty if they were not computed.
     fn logits(&self) -> &[f32];
+    /// The outputs after the last token: all logits, or those that [`feed_wanted`](DecodeContext::feed_wanted) computed.
+    fn row(&self) -> RowOutputs<'_> {
+        RowOutputs::Logits(self.logits())
+    }
     /// Whether one more token fits.
     fn has_capacity(&self) -> Result<bool, RuntimeError>;
     /// Shifts a full context if the caller enabled context shifts. Returns whether one more token fits.
@@ -130,6 +135,17 @@ pub trait DecodeContext {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError>;
+    /// Feeds tokens as [`feed`](DecodeContext::feed) does. Only the wanted outputs are needed after the last one; the
+    /// default computes all logits.
+    fn feed_wanted(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError> {
+        let _ = wanted;
+        self.feed(tokens, progress)
+    }
 }
 
 /// The state of one sequence in a generation.
@@ -159,16 +175,26 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Samples the next token from its logits and shows its text. Returns the token, and whether `on_event` wants to go on.
+    /// Samples the next token from the outputs of its row and shows its text. Returns the token, and whether `on_event` wants
+    /// to go on.
     pub(crate) fn sample(
         &mut self,
-        logits: &[f32],
+        row: RowOutputs<'_>,
         on_event: &mut impl FnMut(SeqId, GenerateEvent) -> bool,
     ) -> (u32, bool) {
-        let token = self.sampler.sample(logits, self.detokenizer.history());
+        let token = self.sampler.sample_row(row, self.detokenizer.history());
         let (text, finish) = self.detokenizer.push(self.tokenizer, token);
         self.finish = finish;
         (token, on_event(self.seq, GenerateEvent::Text(text)))
+    }
+
+    /// The outputs that the samplers of all running lanes need.
+    pub(crate) fn wanted<'b>(lanes: impl Iterator<Item = &'b Lane<'a>>) -> Wanted
+    where
+        'a: 'b,
+    {
+        let running = lanes.filter(|lane| lane.finish.is_none());
+        running.fold(Wanted::Argmax, |all, lane| all.and(lane.sampler.wanted()))
     }
 
     /// Ends the lane. Calls `show` with the pending text.

@@ -5,6 +5,7 @@ use crate::generate::{
     DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
 };
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::Wanted;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -50,9 +51,10 @@ pub(crate) trait Decode {
 pub(crate) fn feed_chunk(
     sequence: &mut impl DecodeContext,
     tokens: &[u32],
+    wanted: Wanted,
 ) -> Result<usize, RuntimeError> {
     let mut fed = 0;
-    sequence.feed(tokens, &mut |done| {
+    sequence.feed_wanted(tokens, wanted, &mut |done| {
         fed = done;
         false
     })?;
@@ -68,7 +70,8 @@ impl<'a> Generator<'a> {
         sampler: &'a mut Sampler,
         options: &GenerateOptions,
     ) -> Result<Generator<'a>, RuntimeError> {
-        if prompt.is_empty() && sequence.logits().is_empty() {
+        let wanted = sampler.wanted();
+        if prompt.is_empty() && !sequence.row().holds(wanted, model.facts().vocab_size) {
             return Err(RuntimeErrorKind::EmptyPrompt.into());
         }
         let history = sequence.tokens().iter().chain(prompt);
@@ -76,6 +79,7 @@ impl<'a> Generator<'a> {
         let lane = Lane::new(0, sampler, model, detokenizer);
         let decode = Box::new(PlainDecode {
             sequence,
+            wanted,
             pending: None,
         });
         Ok(Generator::with(decode, lane, prompt))
@@ -196,6 +200,8 @@ impl State<'_> {
 /// Decodes one token a round.
 struct PlainDecode<'a, S> {
     sequence: &'a mut S,
+    /// The outputs that the sampler needs.
+    wanted: Wanted,
     /// The token that was sampled last. It is fed when the next one is wanted.
     pending: Option<u32>,
 }
@@ -206,7 +212,7 @@ impl<S: DecodeContext> Decode for PlainDecode<'_, S> {
     }
 
     fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError> {
-        feed_chunk(self.sequence, tokens)
+        feed_chunk(self.sequence, tokens, self.wanted)
     }
 
     fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
@@ -215,9 +221,10 @@ impl<S: DecodeContext> Decode for PlainDecode<'_, S> {
                 lane.finish = Some(FinishReason::Context);
                 return Ok(());
             }
-            self.sequence.feed(&[token], &mut |_| true)?;
+            self.sequence
+                .feed_wanted(&[token], self.wanted, &mut |_| true)?;
         }
-        let (token, go_on) = lane.sample(self.sequence.logits(), &mut |_, event| on_event(event));
+        let (token, go_on) = lane.sample(self.sequence.row(), &mut |_, event| on_event(event));
         self.pending = Some(token);
         if !go_on {
             lane.finish = lane.finish.or(Some(FinishReason::Interrupted));

@@ -12,6 +12,7 @@ mod fingerprint;
 mod generate;
 mod generator;
 mod inference;
+mod kept_row;
 mod memory;
 mod model;
 mod module;

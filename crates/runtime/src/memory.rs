@@ -173,6 +173,8 @@ pub struct MemoryPlan {
     pub logits_bytes: usize,
     /// The plan of the draft model, if there is one.
     pub draft: Option<Box<MemoryPlan>>,
+    /// Whether the device has memory of its own. Then the mapped weights and the kept logits are in the host's memory.
+    pub own_memory: bool,
 }
 
 impl MemoryPlan {
@@ -211,6 +213,7 @@ impl MemoryPlan {
             cache,
             kind,
             draft: draft.map(Box::new),
+            own_memory: backend.has_own_memory(),
         })
     }
 
@@ -259,10 +262,15 @@ impl MemoryPlan {
         self.weights.iter().map(|section| section.bytes).sum()
     }
 
-    /// Bytes of the constants of the model and of its draft model.
-    fn mapped_bytes(&self) -> usize {
-        let draft = self.draft.as_ref().map_or(0, |draft| draft.mapped_bytes());
-        self.weights_bytes() + draft
+    /// Bytes in the host's memory, which are not part of the total: the mapped weights and the kept logits, if the device has
+    /// memory of its own. Includes the draft model.
+    pub fn host_bytes(&self) -> usize {
+        let draft = self.draft.as_ref().map_or(0, |draft| draft.host_bytes());
+        let own = match self.own_memory {
+            true => self.weights_bytes().saturating_add(self.logits_bytes),
+            false => 0,
+        };
+        own.saturating_add(draft)
     }
 
     /// Bytes of packed weights.
@@ -297,15 +305,16 @@ impl MemoryPlan {
         }
     }
 
-    /// Bytes of the whole plan, including the draft model.
+    /// Bytes of the whole plan in the memory of its device, including the draft model.
     pub fn total_bytes(&self) -> usize {
+        let in_device_memory = |bytes: usize| if self.own_memory { 0 } else { bytes };
         let parts = [
-            self.weights_bytes(),
+            in_device_memory(self.weights_bytes()),
             self.packed_bytes(),
             self.kv_bytes(),
             self.prefix_bytes,
             self.arena.bytes,
-            self.logits_bytes,
+            in_device_memory(self.logits_bytes),
             self.draft.as_ref().map_or(0, |draft| draft.total_bytes()),
         ];
         parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
@@ -318,13 +327,9 @@ impl MemoryPlan {
     pub fn check(&self, limit: MemoryLimit, backend: &dyn Backend) -> Result<(), RuntimeError> {
         let limit = match limit {
             MemoryLimit::None => None,
-            // The shared prefix is already allocated, and a device with memory of its own maps no weights.
+            // The shared prefix is already allocated.
             MemoryLimit::Machine => {
-                let mapped = match backend.has_own_memory() {
-                    true => self.mapped_bytes(),
-                    false => 0,
-                };
-                let there = (self.prefix_bytes + mapped) as u64;
+                let there = self.prefix_bytes as u64;
                 backend.free_memory().map(|free| free.saturating_add(there))
             }
             MemoryLimit::Bytes(n) => Some(n),

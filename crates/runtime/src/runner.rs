@@ -8,7 +8,7 @@ use crate::options::{RunnerOptions, StepSize};
 use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::{Backend, NodeProfile, RunMode};
+use backend::{Backend, NodeProfile, RowOutputs, RunMode, Wanted};
 use kv::{BackendOptions, CacheSession, Contiguous, make_decode_session, make_prefixed_session};
 use std::path::Path;
 
@@ -18,8 +18,8 @@ pub struct Runner {
     session: CacheSession<Contiguous>,
     /// The tokens whose keys and values are cached.
     tokens: Vec<u32>,
-    /// Whether the decoder's outputs are the logits after the last token.
-    has_logits: bool,
+    /// Whether the decoder's outputs are those after the last token.
+    has_outputs: bool,
     shifter: Option<ContextShifter>,
 }
 
@@ -71,7 +71,7 @@ impl Runner {
             decoder: Decoder::load(model, backend, options, step, 1, binding)?,
             session,
             tokens,
-            has_logits: false,
+            has_outputs: false,
             shifter: None,
         })
     }
@@ -147,11 +147,17 @@ impl Runner {
         }
     }
 
-    /// The logits after the last fed token; empty before the first token and after a rewind.
+    /// The logits after the last fed token; empty before the first token, after a rewind, and after a generation whose
+    /// sampler needed the most likely tokens only.
     pub fn logits(&self) -> &[f32] {
-        match self.has_logits {
-            true => self.decoder.outputs.logits(0),
-            false => &[],
+        self.row().logits()
+    }
+
+    /// The outputs after the last fed token.
+    pub fn row(&self) -> RowOutputs<'_> {
+        match self.has_outputs {
+            true => self.decoder.outputs.row(0),
+            false => RowOutputs::Logits(&[]),
         }
     }
 
@@ -162,6 +168,15 @@ impl Runner {
         tokens: &[u32],
         mut progress: impl FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
+        self.feed_wanted(tokens, Wanted::Logits, &mut progress)
+    }
+
+    fn feed_wanted(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError> {
         self.check(tokens)?;
         let mut done = 0;
         for chunk in tokens.chunks(self.decoder.max_step_tokens()) {
@@ -170,8 +185,8 @@ impl Runner {
             if last {
                 self.decoder.step.want_last();
             }
-            self.run_step(chunk)?;
-            self.has_logits = last;
+            self.run_step(chunk, wanted)?;
+            self.has_outputs = last;
             done += chunk.len();
             if !progress(done) && !last {
                 return Ok(false);
@@ -191,7 +206,7 @@ impl Runner {
         for chunk in tokens.chunks(self.decoder.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
             self.begin_step(chunk);
             (0..chunk.len() as u32).for_each(|row| self.decoder.step.want(row));
-            self.run_step(chunk)?;
+            self.run_step(chunk, Wanted::Logits)?;
             for i in 0..chunk.len() {
                 if !row(done, self.decoder.outputs.logits(i)) {
                     return Ok(());
@@ -217,7 +232,7 @@ impl Runner {
             );
         }
         self.tokens.truncate(len);
-        self.has_logits = false;
+        self.has_outputs = false;
         Ok(())
     }
 
@@ -237,7 +252,7 @@ impl Runner {
     ) -> Result<(), RuntimeError> {
         snapshot::restore(snapshot, model, &self.session, 0, len)?;
         self.tokens = snapshot.tokens()[..len].to_vec();
-        self.has_logits = false;
+        self.has_outputs = false;
         Ok(())
     }
 
@@ -297,9 +312,9 @@ impl Runner {
     }
 
     /// Runs the built step, which feeds these tokens.
-    fn run_step(&mut self, tokens: &[u32]) -> Result<(), RuntimeError> {
-        self.has_logits = false;
-        self.decoder.run()?;
+    fn run_step(&mut self, tokens: &[u32], wanted: Wanted) -> Result<(), RuntimeError> {
+        self.has_outputs = false;
+        self.decoder.run(wanted)?;
         self.tokens.extend_from_slice(tokens);
         Ok(())
     }
@@ -312,6 +327,10 @@ impl DecodeContext for Runner {
 
     fn logits(&self) -> &[f32] {
         Runner::logits(self)
+    }
+
+    fn row(&self) -> RowOutputs<'_> {
+        Runner::row(self)
     }
 
     fn has_capacity(&self) -> Result<bool, RuntimeError> {
@@ -328,6 +347,15 @@ impl DecodeContext for Runner {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
         Runner::feed(self, tokens, progress)
+    }
+
+    fn feed_wanted(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<bool, RuntimeError> {
+        Runner::feed_wanted(self, tokens, wanted, progress)
     }
 }
 

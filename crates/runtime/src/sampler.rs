@@ -18,6 +18,7 @@ mod xtc;
 #[cfg(test)]
 mod tests;
 
+use backend::{RowOutputs, Wanted};
 use candidates::Candidate;
 use dry::DryPenalty;
 pub use options::SamplerOptions;
@@ -64,24 +65,58 @@ impl Sampler {
         self.options = options;
     }
 
+    /// The outputs of a row that the next sample needs: the most likely token, the `top_k` most likely ones, or all logits
+    /// where a stage before top-k changes them or there is no top-k.
+    pub fn wanted(&self) -> Wanted {
+        match self.options.top_k {
+            _ if self.changes_logits() => Wanted::Logits,
+            _ if self.takes_the_best() => Wanted::Argmax,
+            0 => Wanted::Logits,
+            k => Wanted::TopK(k),
+        }
+    }
+
     /// Samples the token after `history` from its logits. Of equal logits, the lower id is preferred.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> u32 {
-        let mut adjusted = std::mem::take(&mut self.adjusted);
-        let logits = if self.changes_logits() {
-            adjusted.clear();
-            adjusted.extend_from_slice(logits);
-            self.adjust(&mut adjusted, history);
-            &adjusted
-        } else {
-            logits
-        };
-        let token = if self.takes_the_best() {
-            argmax(logits)
-        } else {
-            self.draw(logits)
-        };
-        self.adjusted = adjusted;
-        token
+        self.sample_row(RowOutputs::Logits(logits), history)
+    }
+
+    /// Samples the token after `history` from the outputs of its row. The best tokens give the same token as all logits,
+    /// if they are those of [`wanted`](Sampler::wanted); otherwise the token is drawn from those that are there.
+    ///
+    /// # Panics
+    /// If the row is empty.
+    pub fn sample_row(&mut self, row: RowOutputs<'_>, history: &[u32]) -> u32 {
+        match row {
+            RowOutputs::Best(best) if self.takes_the_best() => best[0].id,
+            RowOutputs::Best(best) => {
+                self.candidates.clear();
+                self.candidates.extend_from_slice(best);
+                if self.options.top_k > 0 {
+                    self.candidates.truncate(self.options.top_k);
+                }
+                self.draw()
+            }
+            RowOutputs::Logits(logits) => {
+                let mut adjusted = std::mem::take(&mut self.adjusted);
+                let logits = if self.changes_logits() {
+                    adjusted.clear();
+                    adjusted.extend_from_slice(logits);
+                    self.adjust(&mut adjusted, history);
+                    &adjusted
+                } else {
+                    logits
+                };
+                let token = if self.takes_the_best() {
+                    backend::argmax(logits)
+                } else {
+                    top_k::fill(&mut self.candidates, logits, self.options.top_k);
+                    self.draw()
+                };
+                self.adjusted = adjusted;
+                token
+            }
+        }
     }
 
     fn changes_logits(&self) -> bool {
@@ -104,7 +139,8 @@ impl Sampler {
         o.top_k == 1 || (o.temperature <= 0.0 && !removes_the_best)
     }
 
-    fn draw(&mut self, logits: &[f32]) -> u32 {
+    /// Draws one of the candidates, which are those that top-k has left.
+    fn draw(&mut self) -> u32 {
         let o = &self.options;
         // The first number of a token decides the draw, whichever other stages need one.
         let random = match o.temperature > 0.0 {
@@ -112,7 +148,6 @@ impl Sampler {
             false => 0.0,
         };
         let list = &mut self.candidates;
-        top_k::fill(list, logits, o.top_k);
         typical_p::filter(list, o.typical_p);
         top_p::filter(list, o.top_p);
         min_p::filter(list, o.min_p);
@@ -122,15 +157,4 @@ impl Sampler {
         }
         temperature::draw(list, o.temperature, random)
     }
-}
-
-/// The most likely token; the lowest id among equals.
-pub(crate) fn argmax(logits: &[f32]) -> u32 {
-    let mut best = (f32::NEG_INFINITY, 0);
-    for (logit, id) in logits.iter().zip(0..) {
-        if *logit > best.0 {
-            best = (*logit, id);
-        }
-    }
-    best.1
 }

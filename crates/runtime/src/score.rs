@@ -1,7 +1,7 @@
 //! Teacher-forced scoring: the probability that the model gives to a sequence.
 
-use crate::sampler::argmax;
 use crate::{Runner, RuntimeError, RuntimeErrorKind};
+use backend::argmax;
 
 /// A scored sequence.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,5 @@
 //! Steps of a small decoder: every run mode gives the same bits, whatever the step is padded to, and those of the reference
-//! within the tolerance.
+//! within the tolerance. The best tokens of a row are those of its logits.
 
 use super::{TestRng, check_close};
 use crate::reference::Reference;
@@ -34,35 +34,81 @@ pub(super) fn run(
     ];
     let mut cases = 0;
     for (kind, steps) in kinds {
-        let run = |backend: &dyn Backend, mode| {
-            outputs(backend, options, &graph, kind, &steps, mode)
+        let run = |backend: &dyn Backend, mode, wanted| {
+            outputs(backend, options, &graph, kind, &steps, (mode, wanted))
                 .map_err(|e| format!("{kind} steps in mode {mode}: {e}"))
         };
-        let reference = run(&Reference::new(), RunMode::None)?;
-        let eager = run(backend, RunMode::None)?;
+        let logits = |backend: &dyn Backend, mode| -> Result<Vec<Value>, String> {
+            let all = run(backend, mode, Wanted::Logits)?;
+            Ok(all.iter().map(logits_of).collect())
+        };
+        let reference = logits(&Reference::new(), RunMode::None)?;
+        let eager = logits(backend, RunMode::None)?;
         for (index, (found, expect)) in eager.iter().zip(&reference).enumerate() {
             check_close(found, expect, tolerance)
                 .map_err(|e| format!("{kind} step {index}: {e}"))?;
         }
         for mode in RunMode::ALL {
-            if run(backend, mode)? != eager {
+            if logits(backend, mode)? != eager {
                 return Err(format!("{kind} steps in mode {mode} have other bits"));
             }
             cases += 1;
+            for wanted in WANTED {
+                let found = run(backend, mode, wanted)?;
+                check_best(&found, &eager, wanted)
+                    .map_err(|e| format!("{kind} steps in mode {mode}, {wanted:?}: {e}"))?;
+                cases += 1;
+            }
         }
     }
     Ok(cases)
 }
 
-/// The logits of every step, in one mode.
+/// The other outputs than all logits.
+const WANTED: [Wanted; 4] = [
+    Wanted::Argmax,
+    Wanted::TopK(1),
+    Wanted::TopK(5),
+    Wanted::TopK(VOCAB + 1),
+];
+
+/// The logits of a step's rows.
+fn logits_of(outputs: &StepOutputs) -> Value {
+    let rows = outputs.rows();
+    let each = (0..rows).flat_map(|row| outputs.logits(row).iter().copied());
+    Value::f32([rows, VOCAB], each.collect())
+}
+
+/// Checks that the outputs of every step are the best tokens of its logits.
+fn check_best(found: &[StepOutputs], logits: &[Value], wanted: Wanted) -> Result<(), String> {
+    for (step, (found, logits)) in found.iter().zip(logits).enumerate() {
+        let rows = logits.shape[0];
+        let mut expect = StepOutputs::new(wanted);
+        let logits = logits.as_f32().ok_or("logits of another type")?;
+        expect.fill(rows, VOCAB, logits);
+        if found.rows() != rows {
+            return Err(format!("step {step} has {} rows, not {rows}", found.rows()));
+        }
+        for row in 0..rows {
+            let (found, expect) = (found.best(row), expect.best(row));
+            if found != expect {
+                let text = format!("step {step}, row {row}: {found:?}, not {expect:?}");
+                return Err(text);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The outputs of every step, in one mode.
 fn outputs(
     backend: &dyn Backend,
     options: &CompileOptions,
     graph: &Arc<Graph>,
     kind: &str,
     steps: &[Step],
-    mode: RunMode,
-) -> Result<Vec<Value>, String> {
+    mode: (RunMode, Wanted),
+) -> Result<Vec<StepOutputs>, String> {
     let layer = LayerConfig {
         kv_heads: KV_HEADS,
         key_dim: DIM,
@@ -104,8 +150,8 @@ fn steps_on<K>(
     graph: &Arc<Graph>,
     made: SessionResult<K>,
     steps: &[Step],
-    mode: RunMode,
-) -> Result<Vec<Value>, String> {
+    (mode, wanted): (RunMode, Wanted),
+) -> Result<Vec<StepOutputs>, String> {
     let (_session, bound) = made.map_err(|e| e.to_string())?;
     let key = bound.cache_key.ok_or("no cache key")?;
     let entry = CacheRegistry::global().get(&key);
@@ -122,12 +168,10 @@ fn steps_on<K>(
     };
     runnable.prepare(&step_options).map_err(text)?;
     let mut all = Vec::new();
-    let mut logits = StepOutputs::new(Wanted::Logits);
+    let mut outputs = StepOutputs::new(wanted);
     for step in steps {
-        runnable.run_step(step, &mut logits).map_err(text)?;
-        let rows = logits.rows();
-        let each = (0..rows).flat_map(|row| logits.logits(row).iter().copied());
-        all.push(Value::f32([rows, VOCAB], each.collect()));
+        runnable.run_step(step, &mut outputs).map_err(text)?;
+        all.push(outputs.clone());
     }
     Ok(all)
 }

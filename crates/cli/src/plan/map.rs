@@ -34,7 +34,17 @@ pub(super) fn print(out: &mut impl Write, plan: &MemoryPlan) -> io::Result<()> {
     }
     writeln!(out, "{}", "-".repeat(96))?;
     let total = plan.total_bytes();
-    writeln!(out, "{} in all", output::bytes(total as u64))
+    write!(out, "{} in all", output::bytes(total as u64))?;
+    match plan.host_bytes() {
+        0 => writeln!(out),
+        host => {
+            let host = output::bytes(host as u64);
+            writeln!(
+                out,
+                " on the device; {host} of weights and logits are the host's"
+            )
+        }
+    }
 }
 
 /// Keys and values, arena, logits, weights, packed weights; then the same of the draft.

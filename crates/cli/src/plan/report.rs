@@ -74,6 +74,10 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         ),
         ("logits", plan.logits_bytes, "kept behind a step".to_owned()),
     ];
+    if plan.own_memory {
+        // Weights and logits are in the host's memory.
+        parts.retain(|(part, ..)| !matches!(*part, "weights" | "logits"));
+    }
     if let Some(draft) = &plan.draft {
         parts.push((
             "draft",
@@ -92,7 +96,18 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     }
     let total = plan.total_bytes();
     let text = output::bytes(total as u64);
-    writeln!(out, "{:<8} {text:>10}", "total")
+    let device = if plan.own_memory {
+        "  on the device"
+    } else {
+        ""
+    };
+    writeln!(out, "{:<8} {text:>10}{device}", "total")?;
+    if plan.own_memory {
+        let text = output::bytes(plan.host_bytes() as u64);
+        let note = "weights mapped from the file, and logits kept behind a step";
+        writeln!(out, "{:<8} {text:>10}  {note}", "host")?;
+    }
+    Ok(())
 }
 
 /// Formats a number with separated thousands.
@@ -174,5 +189,6 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
         "logits": { "bytes": plan.logits_bytes },
         "draft": plan.draft.as_ref().map(|draft| json("draft", draft)),
         "total_bytes": plan.total_bytes(),
+        "host_bytes": plan.host_bytes(),
     })
 }

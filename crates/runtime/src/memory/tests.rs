@@ -74,6 +74,59 @@ fn a_draft_is_part_of_the_total() {
     assert_eq!(both.unwrap().total_bytes(), 2 * alone.total_bytes());
 }
 
+/// A device with memory of its own and this much of it free.
+struct OwnMemory(u64);
+
+impl Backend for OwnMemory {
+    fn id(&self) -> &'static str {
+        "own"
+    }
+
+    fn compile(
+        &self,
+        graph: std::sync::Arc<Graph>,
+        options: &backend::CompileOptions,
+    ) -> Result<backend::Compiled, BackendError> {
+        Reference::new().compile(graph, options)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn has_own_memory(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
+    let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
+    let options = RunnerOptions {
+        context: Some(1024),
+        ..RunnerOptions::default()
+    };
+    let plan = |draft| {
+        let kind = CacheKind::Contiguous;
+        let model = (&blueprint).into();
+        MemoryPlan::new(&model, &OwnMemory(0), &options, kind, draft).unwrap()
+    };
+    let alone = plan(None);
+    let device = alone.packed_bytes() + alone.kv_bytes() + alone.arena.bytes;
+    let host = alone.weights_bytes() + alone.logits_bytes;
+    assert!(alone.weights_bytes() > 0 && alone.kv_bytes() > 0);
+    assert_eq!((alone.total_bytes(), alone.host_bytes()), (device, host));
+    let both = plan(Some(alone.clone()));
+    let sums = (both.total_bytes(), both.host_bytes());
+    assert_eq!(sums, (2 * device, 2 * host));
+    let fits = |free: usize| {
+        let backend = OwnMemory(free as u64);
+        let limits = [MemoryLimit::Machine, MemoryLimit::Bytes(free as u64)];
+        limits.map(|limit| alone.check(limit, &backend).is_ok())
+    };
+    assert_eq!((fits(device), fits(device - 1)), ([true; 2], [false; 2]));
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_the_smallest_change() {
     let plan = plan(32768, KvStorage::F32, CacheKind::Contiguous);

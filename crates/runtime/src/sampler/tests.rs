@@ -2,6 +2,7 @@
 
 use super::candidates::{Candidate, relative};
 use super::*;
+use backend::StepOutputs;
 
 const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, -1.0, 3.0];
 
@@ -465,5 +466,101 @@ fn probabilities_are_relative_to_the_first() {
     let expect = [0.0f64, 0.0, -1.0, -2.0, -4.0].map(f64::exp);
     for (found, expect) in found.iter().zip(expect) {
         assert!((found - expect).abs() < 1e-9);
+    }
+}
+
+/// Options with random numbers, of which some are at the ends of their ranges.
+fn random_options(random: &mut Random, seed: u64) -> SamplerOptions {
+    let mut one_of = |numbers: &[f32]| {
+        let at = random.uniform() * (numbers.len() + 1) as f64;
+        let other = random.uniform() as f32;
+        numbers.get(at as usize).copied().unwrap_or(other)
+    };
+    SamplerOptions {
+        temperature: 2.0 * one_of(&[0.0, 0.4, 0.5]),
+        top_k: one_of(&[0.0, 1.0, 2.0, 5.0, 40.0, 300.0, 1000.0]) as usize,
+        top_p: one_of(&[1.0, 0.95, 0.0]),
+        min_p: one_of(&[0.0, 0.05, 1.0]),
+        typical_p: one_of(&[1.0, 1.0, 1.0]),
+        xtc_probability: one_of(&[0.0, 0.0, 1.0]),
+        xtc_threshold: one_of(&[0.0, 0.1, 0.6]),
+        seed,
+        ..SamplerOptions::default()
+    }
+}
+
+/// Random logits with many ties, infinities, zeros of both signs and, now and then, NaN.
+fn odd_logits(random: &mut Random) -> Vec<f32> {
+    let odd = [f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, f32::NAN];
+    let ties = random.uniform() < 0.5;
+    let odds = random.uniform() * 0.2;
+    let len = 1 + (random.uniform() * 500.0) as usize;
+    let mut logit = || {
+        if random.uniform() < odds * odds {
+            return odd[(random.uniform() * 5.0) as usize];
+        }
+        let x = (random.uniform() * 20.0 - 10.0) as f32;
+        if ties { x.round() } else { x }
+    };
+    (0..len).map(|_| logit()).collect()
+}
+
+/// What a sampler asks for is enough: it draws the same tokens from the best ones as from all logits, also from more of them
+/// than it asked for, as a batch with other samplers computes.
+#[test]
+fn the_wanted_outputs_give_the_tokens_of_all_logits() {
+    let mut random = Random::new(27);
+    let (mut best, mut drawn) = (0, 0);
+    for seed in 0..3000 {
+        let options = random_options(&mut random, seed);
+        let [mut whole, mut few, mut more] = [(); 3].map(|()| Sampler::new(options.clone()));
+        let wanted = few.wanted();
+        best += usize::from(wanted != Wanted::Logits);
+        for _ in 0..4 {
+            let logits = odd_logits(&mut random);
+            let mut outputs = StepOutputs::new(wanted);
+            outputs.fill(1, logits.len(), &logits);
+            assert!(outputs.row(0).holds(wanted, logits.len()));
+            let expect = whole.sample(&logits, &[]);
+            let found = few.sample_row(outputs.row(0), &[]);
+            assert_eq!(found, expect, "{options:?} of {logits:?}");
+            outputs.want(wanted.and(Wanted::TopK(50)));
+            outputs.fill(1, logits.len(), &logits);
+            let found = more.sample_row(outputs.row(0), &[]);
+            assert_eq!(found, expect, "{options:?} of more of {logits:?}");
+            let first = backend::argmax(&logits);
+            drawn += usize::from(wanted != Wanted::Logits && found != first);
+        }
+    }
+    assert!(best > 1500 && drawn > 1000, "{best} {drawn}");
+}
+
+#[test]
+fn stages_before_top_k_want_all_logits() {
+    let wanted = |options: SamplerOptions| Sampler::new(options).wanted();
+    assert_eq!(wanted(SamplerOptions::default()), Wanted::TopK(40));
+    let greedy = SamplerOptions {
+        temperature: 0.0,
+        ..SamplerOptions::default()
+    };
+    assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
+    let untypical = SamplerOptions {
+        typical_p: 0.5,
+        ..greedy.clone()
+    };
+    assert_eq!(wanted(untypical), Wanted::TopK(40));
+    assert_eq!(wanted(open()), Wanted::Logits);
+    let changes: [fn(&mut SamplerOptions); 5] = [
+        |o| o.logit_bias = vec![(3, 1.0)],
+        |o| o.repeat_penalty = 1.1,
+        |o| o.frequency_penalty = 0.5,
+        |o| o.presence_penalty = 0.5,
+        |o| o.dry_multiplier = 0.8,
+    ];
+    for change in changes {
+        for mut options in [greedy.clone(), SamplerOptions::default()] {
+            change(&mut options);
+            assert_eq!(wanted(options.clone()), Wanted::Logits, "{options:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Locally typical sampling: tokens whose information is near the distribution's entropy.
 
-use super::candidates::{Candidate, by_logit, relative};
+use super::candidates::{Candidate, relative};
 
 /// Keeps the candidates whose negative log-probability is nearest to the entropy, until their probabilities add up to more
 /// than `p`. A `p` of 1 keeps all.
@@ -31,5 +31,5 @@ pub(super) fn filter(list: &mut Vec<Candidate>, p: f32) {
         }
     }
     *list = order[..keep].iter().map(|(_, at)| list[*at]).collect();
-    list.sort_unstable_by(by_logit);
+    list.sort_unstable_by(Candidate::best_first);
 }

@@ -25,7 +25,7 @@ pub use state::{Counters, EngineState, SequenceInfo};
 use crate::generate::FinishReason;
 use crate::speculative::{Drafter, VerifyCosts};
 use crate::{BatchRunner, BatchToken, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
-use backend::Backend;
+use backend::{Backend, Wanted};
 use constraint::MaskWorker;
 use disk::DiskStore;
 use engine::{Command, Shared};
@@ -390,7 +390,7 @@ impl Scheduler {
                 continue;
             }
             Counters::add(&counters.generated_tokens, 1);
-            match request.sample(self.runner.logits(request.seq), tokenizer) {
+            match request.sample(self.runner.row(request.seq), tokenizer) {
                 Ok(None) if self.runner.tokens(request.seq).len() + 1 > self.shared.context() => {
                     ends.push((index, Ok(FinishReason::Context)));
                 }
@@ -513,7 +513,13 @@ impl Scheduler {
         }
         let whole: Vec<BatchToken> = parts.iter().flat_map(|part| &part.1).copied().collect();
         let trees: Vec<_> = parts.iter().filter_map(|part| part.2).collect();
-        if self.runner.step_trees(&whole, &trees).is_ok() {
+        // Rows of all requests have the same outputs: as many as the most demanding one needs.
+        let sampled = parts
+            .iter()
+            .filter(|(_, tokens, tree)| tree.is_some() || tokens.iter().any(|token| token.logits));
+        let wanted = sampled.map(|(index, ..)| self.running[*index].wanted_outputs());
+        let wanted = wanted.fold(Wanted::Argmax, Wanted::and);
+        if self.runner.step_wanted(&whole, &trees, wanted).is_ok() {
             return vec![];
         }
         let mut failures = vec![];

@@ -8,6 +8,7 @@ use crate::generate::{FinishReason, Timings};
 use crate::score::LogSoftmax;
 use crate::speculative::{SpecOptions, Speculator};
 use crate::{RuntimeError, Sampler};
+use backend::{RowOutputs, Wanted};
 use kv::SeqId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,19 +150,27 @@ impl RunningRequest {
         }
     }
 
-    /// Samples the next token from the logits after all pending tokens. Returns the reason if it ends the generation.
+    /// The outputs that the next sample needs. Constraints and log-probabilities need all logits.
+    pub(super) fn wanted_outputs(&self) -> Wanted {
+        match self.constraint.is_some() || self.logprobs.is_some() {
+            true => Wanted::Logits,
+            false => self.sampler.wanted(),
+        }
+    }
+
+    /// Samples the next token from the outputs after all pending tokens. Returns the reason if it ends the generation.
     pub(super) fn sample(
         &mut self,
-        logits: &[f32],
+        row: RowOutputs<'_>,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<Option<FinishReason>, RuntimeError> {
         self.decoding = true;
         let mut complete = false;
         let token = match &mut self.constraint {
-            None => self.sampler.sample(logits, self.detokenizer.history()),
+            None => self.sampler.sample_row(row, self.detokenizer.history()),
             Some(constraint) => {
                 self.masked.clear();
-                self.masked.extend_from_slice(logits);
+                self.masked.extend_from_slice(row.logits());
                 constraint.apply(&mut self.masked)?;
                 let token = self
                     .sampler
@@ -174,7 +183,8 @@ impl RunningRequest {
             }
         };
         self.first_token.get_or_insert_with(Instant::now);
-        let logprobs = self.logprobs.map(|top| token_logprobs(logits, token, top));
+        let logprobs = self.logprobs;
+        let logprobs = logprobs.map(|top| token_logprobs(row.logits(), token, top));
         let (text, finish) = self.detokenizer.push(tokenizer, token);
         self.pending.clear();
         self.pending.push(token);

@@ -84,7 +84,7 @@ impl RunningRequest {
         let mut held = runner.tokens(seq).len();
         let mut end = None;
         let result = verify_tree(speculator.tree(), |node| {
-            end = self.sample(runner.candidate_logits(seq, node), tokenizer)?;
+            end = self.sample(runner.candidate_row(seq, node), tokenizer)?;
             held += 1;
             if end.is_none() && held + 1 > context {
                 end = Some(FinishReason::Context);

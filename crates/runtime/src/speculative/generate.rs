@@ -9,6 +9,7 @@ use crate::generate::{
 };
 use crate::generator::{Decode, Generator, Sink, feed_chunk};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::Wanted;
 use kv::SeqId;
 use std::time::Instant;
 
@@ -35,7 +36,7 @@ impl Decode for SpecDecode<'_> {
     }
 
     fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError> {
-        feed_chunk(&mut self.runner.sequence(self.seq), tokens)
+        feed_chunk(&mut self.runner.sequence(self.seq), tokens, Wanted::Logits)
     }
 
     fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
@@ -110,13 +111,14 @@ impl BatchRunner {
         let mut lanes = Vec::new();
         for (seq, sampler, speculator) in sequences {
             self.keep_features(*seq, speculator.needs_features())?;
-            if self.logits(*seq).is_empty() {
+            let vocab = model.facts().vocab_size;
+            if !self.row(*seq).holds(sampler.wanted(), vocab) {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
             let history = self.tokens(*seq).iter();
             let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
             let mut lane = Lane::new(*seq, sampler, model, detokenizer);
-            let (root, go_on) = lane.sample(self.logits(*seq), &mut on_event);
+            let (root, go_on) = lane.sample(self.row(*seq), &mut on_event);
             if !go_on {
                 lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
             }
@@ -175,6 +177,7 @@ fn round(
     let free = runner.capacity()? - runner.cells_used()?;
     let room = free.min(runner.max_step_tokens()) / lanes.len();
     let others = lanes.len() - 1;
+    let wanted = Lane::wanted(lanes.iter().map(|lane| &*lane.lane));
     let mut trees = vec![];
     for lane in lanes.iter_mut() {
         let detokenizer = &lane.lane.detokenizer;
@@ -189,7 +192,7 @@ fn round(
     }
     let rows: usize = trees.iter().map(|(_, tree)| tree.len()).sum();
     let begun = Instant::now();
-    runner.step_trees(&[], &trees)?;
+    runner.step_wanted(&[], &trees, wanted)?;
     let time = begun.elapsed();
     drop(trees);
     let mut go_on = true;
@@ -201,8 +204,8 @@ fn round(
     {
         let seq = lane.seq;
         let result = verify_tree(speculator.tree(), |node| {
-            let logits = runner.candidate_logits(seq, node);
-            let (token, more) = lane.sample(logits, on_event);
+            let row = runner.candidate_row(seq, node);
+            let (token, more) = lane.sample(row, on_event);
             go_on &= more;
             Ok::<_, RuntimeError>((token, !more || lane.finish.is_some()))
         })?;

@@ -1,0 +1,143 @@
+//! The best tokens of rows of logits, found on the device: only they are copied to the host.
+
+use crate::arguments::BestArgs;
+use crate::compile::Unit;
+use crate::device::Buffer;
+use crate::launch::Launch;
+use crate::machine::Machine;
+use backend::{BackendError, ScoredToken, Wanted};
+
+/// Keys that a block ranks at a time, as in `kernels/best.cu`.
+const RANKED_KEYS: usize = 2048;
+/// The most tokens of a row that the device ranks. The host ranks more of them faster, from a copy of all logits.
+const MAX_BEST: usize = 128;
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// The number of tokens that the device finds in each row of `width` logits; `None` if all logits are copied.
+pub(crate) fn ranked_tokens(wanted: Wanted, width: usize) -> Option<usize> {
+    let count = wanted.count()?.min(width);
+    (1..=MAX_BEST).contains(&count).then_some(count)
+}
+
+/// The token of a key.
+pub(crate) fn token_of(key: u64) -> ScoredToken {
+    let (order, id) = ((key >> 32) as u32, u32::MAX - key as u32);
+    let bits = match order >> 31 {
+        1 => order ^ 1 << 31,
+        _ => !order,
+    };
+    ScoredToken {
+        id,
+        logit: f32::from_bits(bits),
+    }
+}
+
+impl Machine {
+    /// The keys of the `k` best tokens of each of these rows of logits, behind the work that computes them.
+    pub(crate) fn best_keys(
+        &mut self,
+        logits: u64,
+        rows: usize,
+        width: usize,
+        k: usize,
+    ) -> Result<&[u64], BackendError> {
+        let parts = width.div_ceil(RANKED_KEYS);
+        let key_bytes = size_of::<u64>();
+        let out = rows * parts * k * key_bytes;
+        let result = rows * k * key_bytes;
+        if out + result > self.best.len() {
+            self.stream.wait()?;
+            self.best = Buffer::new(&self.device, (out + result).next_power_of_two())?;
+        }
+        let arguments = BestArgs {
+            logits,
+            parts: self.best.address(),
+            out: self.best.address() + out as u64,
+            width: width as u32,
+            k: k as u32,
+            part_count: parts as u32,
+            unused: 0,
+        };
+        let shared = (RANKED_KEYS * key_bytes) as u32;
+        let kernels = [
+            ("best_of_parts", [parts as u32, rows as u32]),
+            ("best_of_rows", [rows as u32, 1]),
+        ];
+        for (kernel, grid) in kernels {
+            let function = self.device.function(Unit::General, kernel)?;
+            let launch = Launch::new(function, grid, THREADS, shared, &arguments);
+            // SAFETY: the logits have these rows, the buffer has room for the keys of all parts and rows, and both live until
+            // the copy of the result is waited for.
+            unsafe { launch.start(&self.stream)? };
+        }
+        let keys = self.result((arguments.out, result))?;
+        Ok(match keys.is_empty() {
+            // No bytes may lie at any address.
+            true => &[],
+            false => bytemuck::cast_slice(keys),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `token_key` of `kernels/best.cu`.
+    fn token_key(logit: f32, id: u32) -> u64 {
+        let bits = match logit {
+            x if x.is_nan() => f32::NEG_INFINITY.to_bits(),
+            0.0 => 0,
+            x => x.to_bits(),
+        };
+        let order = match bits >> 31 {
+            1 => !bits,
+            _ => bits | 1 << 31,
+        };
+        u64::from(order) << 32 | u64::from(u32::MAX - id)
+    }
+
+    #[test]
+    fn keys_have_the_order_of_tokens_and_give_them_back() {
+        let logits = [
+            f32::INFINITY,
+            f32::MAX,
+            1.5,
+            1e-40,
+            0.0,
+            -0.0,
+            -1e-40,
+            -2.0,
+            f32::MIN,
+            f32::NEG_INFINITY,
+            f32::NAN,
+        ];
+        let number = |x: f32| if x.is_nan() { f32::NEG_INFINITY } else { x };
+        for a in logits {
+            for b in logits {
+                for [i, j] in [[3, 4], [4, 3], [0, 300_000]] {
+                    let [one, other] = [(a, i), (b, j)].map(|(logit, id)| ScoredToken {
+                        id,
+                        logit: number(logit),
+                    });
+                    let (first, second) = (token_key(a, i), token_key(b, j));
+                    let expect = ScoredToken::best_first(&one, &other);
+                    assert_eq!(second.cmp(&first), expect, "{one:?} {other:?}");
+                    assert_eq!(token_of(first), one);
+                    assert!(first > 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_tokens_are_ranked_on_the_device() {
+        assert_eq!(ranked_tokens(Wanted::Logits, 100), None);
+        assert_eq!(ranked_tokens(Wanted::Argmax, 100), Some(1));
+        assert_eq!(ranked_tokens(Wanted::TopK(40), 100), Some(40));
+        assert_eq!(ranked_tokens(Wanted::TopK(400), 100), Some(100));
+        assert_eq!(ranked_tokens(Wanted::TopK(400), 1000), None);
+        assert_eq!(ranked_tokens(Wanted::TopK(0), 1000), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! The calls of ops that graphs of hidden states and draft heads need beside those of decoders.
+
+use crate::arguments::{PairArgs, PlainAttentionArgs, StridedArgs};
+use crate::calls::CallMaker;
+use crate::compile::Unit;
+use crate::launch::Launch;
+use backend::BackendError;
+use base::DType;
+use graph::ops::{Attention, Binary, BinaryFunction, Compare, CompareFunction, Op, Permute};
+use graph::{Node, TensorId};
+
+/// Threads of a block.
+const THREADS: usize = 128;
+
+/// A function of pairs of integers or truth values, numbered as in the kernel.
+#[derive(Clone, Copy)]
+enum PairFunction {
+    Equal = 0,
+    Less = 1,
+    Difference = 2,
+    And = 3,
+}
+
+/// Elements from an index of each axis to the next.
+fn strides(shape: &[usize]) -> Vec<u64> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis] as u64;
+    }
+    strides
+}
+
+/// The strides of a tensor that broadcasts to two axes, the last of which are its own.
+fn pair_strides(shape: &[usize]) -> Option<[u64; 2]> {
+    let own = strides(shape);
+    let axis = |back: usize| {
+        let axis = shape.len().checked_sub(back);
+        axis.filter(|axis| shape[*axis] > 1)
+            .map_or(0, |axis| own[axis])
+    };
+    let outer = shape.len().saturating_sub(2);
+    let fits = shape[..outer].iter().all(|size| *size == 1);
+    fits.then(|| [axis(2), axis(1)])
+}
+
+impl CallMaker<'_> {
+    /// The calls of an op that decoders do not have.
+    pub(crate) fn uncached(&self, node: &Node) -> Result<Vec<Launch>, BackendError> {
+        use PairFunction::{And, Difference, Equal, Less};
+        match &node.op {
+            Op::Attention(op) => self.plain_attention(node, op),
+            Op::Permute(op) => self.permute(node, op),
+            Op::Concat(op) => self.concat(node, op.axis),
+            Op::Compare(Compare { function }) => match function {
+                CompareFunction::Eq => self.pairs(node, DType::I32, Equal),
+                CompareFunction::Lt => self.pairs(node, DType::I32, Less),
+                _ => Err(self.unsupported(node, "it has no kernel for this comparison")),
+            },
+            Op::Binary(Binary { function }) => match function {
+                BinaryFunction::Sub => self.pairs(node, DType::I32, Difference),
+                BinaryFunction::And => self.pairs(node, DType::Bool, And),
+                _ => Err(self.unsupported(node, "it has no kernel for this function")),
+            },
+            _ => Err(self.unsupported(node, "it has no kernel for this op")),
+        }
+    }
+
+    fn launch<A: bytemuck::NoUninit>(
+        &self,
+        kernel: &'static str,
+        elements: usize,
+        arguments: &A,
+    ) -> Result<Vec<Launch>, BackendError> {
+        let function = self.device.function(Unit::General, kernel)?;
+        let blocks = elements.div_ceil(THREADS) as u32;
+        let launch = Launch::new(function, [blocks, 1], THREADS as u32, 0, arguments);
+        Ok(vec![launch])
+    }
+
+    fn dtype(&self, id: TensorId) -> DType {
+        self.graph.tensor(id).ty.dtype
+    }
+
+    fn plain_attention(&self, node: &Node, op: &Attention) -> Result<Vec<Launch>, BackendError> {
+        let shapes: Vec<Vec<usize>> = node.inputs.iter().map(|id| self.shape(*id)).collect();
+        let result = self.shape(node.output);
+        if shapes[..3].iter().any(|shape| shape.len() != 3) {
+            return Err(self.unsupported(node, "only three axes are attended to"));
+        }
+        // The axes of tokens and heads.
+        let [token, head] = match op.token_major {
+            true => [0, 1],
+            false => [1, 0],
+        };
+        let (queries, heads) = (shapes[0][token], shapes[0][head]);
+        let keys = shapes[1][token];
+        let mask = match node.inputs.get(3) {
+            None => None,
+            Some(id) => {
+                let strides = pair_strides(&shapes[3]).filter(|_| self.dtype(*id) == DType::Bool);
+                let strides = strides.ok_or_else(|| {
+                    self.unsupported(node, "only masks of truth values for all heads are known")
+                })?;
+                Some((self.address(*id), strides))
+            }
+        };
+        let shared = keys * size_of::<f32>();
+        if shared > self.device.facts.shared_memory {
+            return Err(self.unsupported(node, "the text has too many tokens"));
+        }
+        let [q, k, v] = [0, 1, 2].map(|i| strides(&shapes[i]));
+        let out = strides(&result);
+        let [mask_query, mask_key] = mask.map_or([0, 0], |(_, strides)| strides);
+        let arguments = PlainAttentionArgs {
+            q: self.address(node.inputs[0]),
+            k: self.address(node.inputs[1]),
+            v: self.address(node.inputs[2]),
+            mask: mask.map_or(0, |(address, _)| address),
+            out: self.address(node.output),
+            q_token: q[token],
+            q_head: q[head],
+            k_token: k[token],
+            k_head: k[head],
+            v_token: v[token],
+            v_head: v[head],
+            out_token: out[token],
+            out_head: out[head],
+            mask_query,
+            mask_key,
+            keys: keys as u32,
+            group: (heads / shapes[1][head].max(1)).max(1) as u32,
+            dim: shapes[0][2] as u32,
+            value_dim: shapes[2][2] as u32,
+            causal: op.causal.into(),
+            scale: op.scale,
+            softcap: op.softcap.unwrap_or(0.0),
+            unused: 0,
+        };
+        let function = self.device.function(Unit::General, "plain_attention")?;
+        let grid = [queries as u32, heads as u32];
+        let launch = Launch::new(function, grid, THREADS as u32, shared as u32, &arguments);
+        Ok(vec![launch])
+    }
+
+    fn permute(&self, node: &Node, op: &Permute) -> Result<Vec<Launch>, BackendError> {
+        let from = strides(&self.shape(node.inputs[0]));
+        let shape = self.shape(node.output);
+        if shape.len() > 3 {
+            return Err(self.unsupported(node, "only three axes are permuted"));
+        }
+        let moved: Vec<u64> = op.axes.iter().map(|axis| from[*axis]).collect();
+        let to = strides(&shape);
+        self.copy(
+            node,
+            [node.inputs[0], node.output],
+            0,
+            &shape,
+            [&moved, &to],
+        )
+    }
+
+    fn concat(&self, node: &Node, axis: usize) -> Result<Vec<Launch>, BackendError> {
+        let result = self.shape(node.output);
+        let inner: usize = result[axis + 1..].iter().product();
+        let row = (result[axis] * inner) as u64;
+        let mut launches = vec![];
+        let mut at = 0;
+        for id in &node.inputs {
+            let shape = self.shape(*id);
+            let (outer, own) = (shape[..axis].iter().product(), shape[axis] * inner);
+            let (from, to) = ([own as u64, 1], [row, 1]);
+            let calls = self.copy(node, [*id, node.output], at, &[outer, own], [&from, &to]);
+            launches.extend(calls?);
+            at += own;
+        }
+        Ok(launches)
+    }
+
+    /// Copies elements of 4 bytes of up to three axes, to the element `at` of the result.
+    fn copy(
+        &self,
+        node: &Node,
+        [from, to]: [TensorId; 2],
+        at: usize,
+        dims: &[usize],
+        [from_strides, to_strides]: [&[u64]; 2],
+    ) -> Result<Vec<Launch>, BackendError> {
+        if !matches!(self.dtype(to), DType::F32 | DType::I32) {
+            return Err(self.unsupported(node, "only elements of 32 bits are moved"));
+        }
+        let three = |own: &[u64], filler: u64| {
+            let mut all = [filler; 3];
+            all[3 - own.len()..].copy_from_slice(own);
+            all
+        };
+        let sizes: Vec<u64> = dims.iter().map(|size| *size as u64).collect();
+        let arguments = StridedArgs {
+            from: self.address(from),
+            to: self.address(to) + 4 * at as u64,
+            dims: three(&sizes, 1),
+            from_strides: three(from_strides, 0),
+            to_strides: three(to_strides, 0),
+        };
+        self.launch("copy_strided", dims.iter().product(), &arguments)
+    }
+
+    fn pairs(
+        &self,
+        node: &Node,
+        dtype: DType,
+        function: PairFunction,
+    ) -> Result<Vec<Launch>, BackendError> {
+        let &[a, b] = &node.inputs[..] else {
+            unreachable!("inferred with two operands")
+        };
+        if [a, b].iter().any(|id| self.dtype(*id) != dtype) {
+            return Err(self.unsupported(node, &format!("only {dtype} is computed")));
+        }
+        let shape = self.shape(node.output);
+        let both = [a, b].map(|id| pair_strides(&self.shape(id)));
+        let ([Some(first), Some(second)], Some(_)) = (both, pair_strides(&shape)) else {
+            return Err(self.unsupported(node, "only two axes are broadcast"));
+        };
+        let columns = shape.last().copied().unwrap_or(1);
+        let elements: usize = shape.iter().product();
+        let arguments = PairArgs {
+            a: self.address(a),
+            b: self.address(b),
+            out: self.address(node.output),
+            rows: (elements / columns.max(1)) as u64,
+            columns: columns as u64,
+            a_row: first[0],
+            a_column: first[1],
+            b_row: second[0],
+            b_column: second[1],
+            function: function as u32,
+            unused: 0,
+        };
+        self.launch("map_pairs", elements, &arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_count_elements_and_repeat_what_is_broadcast() {
+        assert_eq!(strides(&[2, 3, 4]), [12, 4, 1]);
+        assert!(strides(&[]).is_empty());
+        assert_eq!(pair_strides(&[5, 7]), Some([7, 1]));
+        assert_eq!(pair_strides(&[5, 1]), Some([1, 0]));
+        assert_eq!(pair_strides(&[1, 7]), Some([0, 1]));
+        assert_eq!(pair_strides(&[7]), Some([0, 1]));
+        assert_eq!(pair_strides(&[1]), Some([0, 0]));
+        assert_eq!(pair_strides(&[1, 1, 5, 7]), Some([7, 1]));
+        assert_eq!(pair_strides(&[2, 5, 7]), None);
+    }
+}
