@@ -74,10 +74,8 @@ fn only_symbol(meta: &TensorMeta) -> Option<String> {
         match size {
             SymInt::AsInt(1) => {}
             SymInt::AsExpr(expr) if symbol.is_none() => {
-                let affine = super::size_expr::SizeExpr::parse(&expr.expr_str).ok()?;
-                let (name, factor) = affine.terms.into_iter().next()?;
-                symbol = (affine.constant == 0 && factor == 1).then_some(name);
-                symbol.as_ref()?;
+                let size = super::size_expr::SizeExpr::parse(&expr.expr_str).ok()?;
+                symbol = Some(size.as_symbol()?.to_owned());
             }
             _ => return None,
         }

@@ -295,7 +295,9 @@ fn sym_int(size: &Size) -> SymInt {
     match size {
         Size::Constant(n) => SymInt::AsInt(*n as i64),
         Size::Symbol(1, number) => expression(symbol(*number)),
-        Size::Symbol(factor, number) => expression(format!("{factor}*{}", symbol(*number))),
+        Size::Symbol(factor, number) => {
+            expression(format!("Mul(Integer({factor}), {})", symbol(*number)))
+        }
     }
 }
 

@@ -96,10 +96,10 @@ impl<'a> Pt2Lowering<'a> {
         let SymInt::AsExpr(expr) = size else {
             return Ok(());
         };
-        let affine = SizeExpr::parse(&expr.expr_str);
-        let affine =
-            affine.map_err(|reason| self.wrong_input(input, format!("a size {reason}")))?;
-        for name in affine.terms.keys() {
+        let parsed = SizeExpr::parse(&expr.expr_str);
+        let parsed =
+            parsed.map_err(|reason| self.wrong_input(input, format!("a size {reason}")))?;
+        for name in parsed.terms().flat_map(|(names, _)| names) {
             if self.symbols.contains_key(name) {
                 continue;
             }
@@ -205,21 +205,24 @@ impl<'a> Pt2Lowering<'a> {
 
     /// Converts a size of the file to a dimension.
     pub(super) fn sym_int(&self, size: &SymInt) -> Result<Dim, String> {
-        let affine = match size {
+        let parsed = match size {
             SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
             SymInt::AsExpr(expr) => {
                 let wrong = |reason| format!("a size {reason}");
                 SizeExpr::parse(&expr.expr_str).map_err(wrong)?
             }
         };
-        let mut sum = Dim::constant(affine.constant);
-        for (name, factor) in &affine.terms {
-            let symbol = self.symbols.get(name).ok_or_else(|| {
-                format!("a size depends on data ({name}); only shapes that follow from the shapes of the inputs are supported")
-            })?;
-            let size = usize::try_from(factor.unsigned_abs()).unwrap_or(usize::MAX);
-            let term = *symbol * size.min(i64::MAX as usize);
-            sum = if *factor < 0 { sum - term } else { sum + term };
+        let mut sum = Dim::constant(0);
+        for (names, coefficient) in parsed.terms() {
+            let mut term = Dim::constant(coefficient);
+            for name in names {
+                let symbol = self.symbols.get(name).ok_or_else(|| {
+                    format!("a size depends on data ({name}); only shapes that follow from the shapes of the inputs are supported")
+                })?;
+                let product = term.checked_mul(symbol);
+                term = product.ok_or("a size is too large")?;
+            }
+            sum = sum + term;
         }
         Ok(sum)
     }

@@ -150,18 +150,8 @@ pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         let sizes = group.iter().filter_map(|c| labels.find(*c));
         sizes.map(|axis| lower.shape(x)[axis]).collect::<Vec<Dim>>()
     };
-    let merged = |dims: &[Dim]| -> Result<Dim, String> {
-        let mut product = Dim::from(1);
-        for dim in dims {
-            product = match (product.as_const(), dim.as_const()) {
-                (Some(n), _) => *dim * n,
-                (None, Some(n)) => product * n,
-                (None, None) => {
-                    return Err("multiplies two dynamic sizes, which is not supported".into());
-                }
-            };
-        }
-        Ok(product)
+    let merged = |dims: &[Dim]| {
+        Dim::product(dims).ok_or("multiplies three dynamic sizes, which is not supported")
     };
     let arrange = |lower: &mut Pt2Lowering<'_>, x, labels: &str, groups: [&[char]; 2]| {
         let order = batch.iter().chain(groups[0]).chain(groups[1]);
