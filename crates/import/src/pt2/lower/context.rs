@@ -24,8 +24,8 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(in crate::pt2) values: HashMap<String, TensorId>,
     /// Weights by storage address and shape.
     weights: HashMap<(usize, &'a [usize]), TensorId>,
-    /// Weights that stay 16 bits wide, by storage address and shape.
-    half_weights: HashMap<(usize, &'a [usize]), TensorId>,
+    /// Weights that are not widened, by storage address and shape.
+    narrow_weights: HashMap<(usize, &'a [usize]), TensorId>,
     /// Transposed 16-bit matrices, by the tensors of the transposes: names of the matrices.
     pub(super) transposed_halves: HashMap<TensorId, String>,
     /// Name of the input that holds positions, and the tensor that attention takes.
@@ -63,7 +63,7 @@ impl<'a> Pt2Lowering<'a> {
             symbols: BTreeMap::new(),
             values: HashMap::new(),
             weights: HashMap::new(),
-            half_weights: HashMap::new(),
+            narrow_weights: HashMap::new(),
             transposed_halves: HashMap::new(),
             position: None,
             aliases: Aliases::new(&program.graph),
@@ -183,23 +183,31 @@ impl<'a> Pt2Lowering<'a> {
         Ok(id)
     }
 
-    /// The matrix with this name as it is stored, if its elements are 16 bits wide, for ops that read such weights.
-    pub(super) fn half_matrix(&mut self, name: &str) -> Result<Option<TensorId>, String> {
+    /// The matrix with this name in a form that products read without widening it: 16-bit floats as they are stored, and
+    /// int8 in blocks. `None` if it has no such form.
+    pub(super) fn narrow_matrix(&mut self, name: &str) -> Result<Option<TensorId>, String> {
         let stored = self.program.tensors.get(name);
         let stored = stored.filter(|stored| stored.shape.len() == 2 && !stored.is_empty());
-        let Some((stored, dtype)) = stored.and_then(|stored| Some((stored, stored.half()?))) else {
+        let Some(stored) = stored.filter(|stored| stored.half().is_some() || stored.is_int8())
+        else {
             return Ok(None);
         };
         let place = (stored.data.as_ptr() as usize, &stored.shape[..]);
-        if let Some(id) = self.half_weights.get(&place) {
+        if let Some(id) = self.narrow_weights.get(&place) {
             return Ok(Some(*id));
         }
+        let (dtype, data) = match stored.half() {
+            Some(dtype) => (dtype, stored.data.clone()),
+            None => match super::quantised::int8_blocks(&stored.data, stored.shape[1]) {
+                Some(blocks) => (base::DType::Q8_0, blocks),
+                None => return Ok(None),
+            },
+        };
         // The name belongs to the widened tensor, should another op need that.
         let name = self.fresh_name();
-        let (shape, data) = (&stored.shape, stored.data.clone());
-        let constant = self.builder.constant(&name, dtype, shape, data);
+        let constant = self.builder.constant(&name, dtype, &stored.shape, data);
         let id = constant.map_err(|e| e.to_string())?;
-        self.half_weights.insert(place, id);
+        self.narrow_weights.insert(place, id);
         Ok(Some(id))
     }
 

@@ -19,7 +19,7 @@ fn product(
     let a = lower.cast(a, DType::F32)?;
     if alpha == 1.0
         && let Some(name) = lower.transposed_halves.get(&b).cloned()
-        && let Some(weight) = lower.half_matrix(&name)?
+        && let Some(weight) = lower.narrow_matrix(&name)?
     {
         return lower.emit(Linear::default(), &[a, weight]);
     }
@@ -37,7 +37,7 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let bias = lower.maybe_tensor(call, "bias")?;
     let result = lower.result_shape(call, 0)?;
     let x = at_least_matrix(lower, x)?;
-    // 16-bit and quantised weights stay as stored: this op can read them.
+    // 16-bit and quantised weights are not widened: this op can read them.
     if lower.dtype(weight) != DType::F32 && lower.dtype(weight).is_real() {
         let x = lower.cast(x, DType::F32)?;
         let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
@@ -53,9 +53,9 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(product, result)?])
 }
 
-/// The tensor of `weight`, 16 bits wide if it is stored so.
+/// The tensor of `weight`, not widened if it is 16 or 8 bits wide.
 pub(super) fn weight(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
-    match lower.half_matrix(call.tensor("weight")?)? {
+    match lower.narrow_matrix(call.tensor("weight")?)? {
         Some(weight) => Ok(weight),
         None => lower.tensor(call, "weight"),
     }
