@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exports one model; 0 when it is written."""
     parser = argparse.ArgumentParser(
         prog="python -m kvark_export",
-        description="Export a Hugging Face folder or a GGUF file (llama, qwen2, qwen3, gemma3, gpt2) to a .pt2 for kvark.",
+        description="Export a Hugging Face folder or a GGUF file (llama, qwen2, qwen3, gemma2, gemma3, gpt2) to a .pt2 for kvark.",
     )
     parser.add_argument("model", metavar="MODEL", type=Path, help="a folder with config.json and weights, or a .gguf file")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the .pt2 to write")

@@ -12,7 +12,7 @@ from . import op  # registers kvcache::update_and_attend
 from .metadata import cache_metadata
 
 #: Architectures whose exports are tested.
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3_text", "gpt2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2")
 IMPLEMENTATION = "kvark"
 
 
@@ -31,12 +31,12 @@ _step = _Step()
 
 
 def _attention(module, query, key, value, attention_mask, *, scaling=None, dropout=0.0, softcap=None, **_):
-    if softcap:
-        raise ExportError("attention with a soft cap is not part of kvcache::update_and_attend")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    out = torch.ops.kvcache.update_and_attend(
-        query, key, value, _step.position, module.layer_idx, float(scale), query.dtype
-    )
+    arguments = (query, key, value, _step.position, module.layer_idx, float(scale), query.dtype)
+    if softcap:
+        out = torch.ops.kvcache.update_and_attend.softcap(*arguments, float(softcap))
+    else:
+        out = torch.ops.kvcache.update_and_attend(*arguments)
     return out.transpose(1, 2), None
 
 

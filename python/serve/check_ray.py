@@ -94,12 +94,17 @@ def main():
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--round-robin", type=float, metavar="RATE", help="round-robin's hit rate, if it was measured before")
     args = parser.parse_args()
     ray.init(num_cpus=args.replicas + 1, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": PORT})
     bodies = list(trace(args.requests, 1))
     rates, failures = {}, []
+    if args.round_robin:
+        rates["round-robin"] = args.round_robin
     for routing in ("round-robin", "prefix"):
+        if routing in rates:
+            continue
         app = application(
             [args.model, "--ctx-size", "2048", "--threads", "1", "--queue", "1000"], replicas=args.replicas, slots=4,
             routing=routing,

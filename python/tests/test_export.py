@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from kvark_export import cache_metadata, contiguous_cache, export_module, write_kv_cache_metadata
+from kvark_export import cache_metadata, contiguous_cache, export_module, ring_cache, write_kv_cache_metadata
 from kvark_export.__main__ import main
 from kvark_export.decoder import Decoder, ExportError, export_decoder, facts, feature_layers
 
@@ -80,6 +80,31 @@ def test_a_decoder_decodes_as_before():
     torch.testing.assert_close(torch.cat([o[0] for o in outputs], 1), truth, atol=1e-5, rtol=1e-4)
     assert outputs[0][1].shape == (1, 4, 3 * 16)
     assert feature_layers(30) == (2, 15, 27)
+
+
+def test_soft_caps_are_exported():
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, head_dim=8,
+        num_key_value_heads=1, max_position_embeddings=32, sliding_window=3, query_pre_attn_scalar=8,
+        attn_logit_softcapping=0.5, layer_types=["sliding_attention", "full_attention"],
+    )
+    model = transformers.Gemma2ForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.4)
+    ids = torch.randint(0, 40, (1, 6))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        truth = model(input_ids=ids).logits
+    _, program = export_decoder(model, max_step=8)
+    caps = [node.args[-1] for node in program.graph.nodes if node.target is torch.ops.kvcache.update_and_attend.softcap]
+    assert caps == [0.5, 0.5]
+    run = program.module()
+    for cache in (contiguous_cache([3, 0]), ring_cache([3, 0])):
+        with torch.no_grad(), cache:
+            outputs = [run(ids[:, a:b], torch.arange(a, b).unsqueeze(-1)) for a, b in ((0, 4), (4, 5), (5, 6))]
+        torch.testing.assert_close(torch.cat(outputs, 1), truth, atol=1e-5, rtol=1e-4)
 
 
 def test_features_of_chosen_layers():

@@ -20,7 +20,7 @@ const REQUIREMENTS: &str = include_str!("../../../python/requirements.txt");
 #[derive(Args)]
 #[command(
     after_help = "MODEL is a Hugging Face folder (config.json, weights, tokenizer), a GGUF file or a catalogue name; \
-architectures: llama, qwen2, qwen3, gemma3, gpt2. Its tokenizer and chat template go along.
+architectures: llama, qwen2, qwen3, gemma2, gemma3, gpt2. Its tokenizer and chat template go along.
 
 This runs `python -m kvark_export` (python/ in kvark's source, or installed by pip), the only command that needs Python. \
 It takes the Python that --python names, else the one in KVARK_PYTHON, else python3. Any other PyTorch module is exported \

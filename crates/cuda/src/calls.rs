@@ -196,6 +196,12 @@ impl CallMaker<'_> {
             Op::Unary(Unary {
                 function: UnaryFunction::Activation(activation),
             }) => self.map(node, [2, activation_code(Some(*activation))], 0.0),
+            Op::Unary(Unary {
+                function: UnaryFunction::RoundF16,
+            }) => self.map(node, [6, 0], 0.0),
+            Op::Unary(Unary {
+                function: UnaryFunction::RoundBF16,
+            }) => self.map(node, [7, 0], 0.0),
             Op::Gated(op) => self.map(node, [3, activation_code(Some(op.function))], 0.0),
             Op::Scale(op) => self.map(node, [4, 0], op.factor),
             Op::SoftCap(op) => self.map(node, [5, 0], op.cap),

@@ -20,6 +20,7 @@
 
 mod builder;
 mod dim;
+mod element_count;
 mod error;
 mod graph;
 pub mod ops;

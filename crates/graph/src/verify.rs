@@ -37,7 +37,7 @@ impl Graph {
         for id in &self.inputs {
             let tensor = self.tensor(*id);
             for dim in &tensor.ty.shape {
-                if let Some((symbol, _)) = dim.terms().1.find(|(s, _)| !alone.contains(s)) {
+                if let Some(symbol) = dim.symbols().find(|s| !alone.contains(s)) {
                     let name = &self.symbols[symbol.0 as usize].name;
                     return Err(fail(format!(
                         "the symbol {name} of input {} cannot be bound: no input has {name} as a whole dimension",

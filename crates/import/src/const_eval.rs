@@ -1,4 +1,4 @@
-//! Constant evaluation during import: small constants, and integers that are affine in the dynamic sizes.
+//! Constant evaluation during import: small constants, and integers that are polynomials in the dynamic sizes.
 //!
 //! Exported graphs compute shapes with ordinary ops. Evaluating those ops symbolically turns such tensors back into
 //! dimensions.
@@ -13,7 +13,7 @@ const MAX_ELEMENTS: usize = 4096;
 /// Elements of a tensor that are known at import time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ConstValue {
-    /// Integers, each affine in the dynamic sizes.
+    /// Integers, each a polynomial in the dynamic sizes.
     Dims(Vec<Dim>),
     /// Concrete numbers or booleans.
     Elements(Data),
@@ -46,7 +46,10 @@ impl ConstValue {
         match self {
             ConstValue::Elements(data) => Some(data.clone()),
             ConstValue::Dims(list) => {
-                let numbers = list.iter().map(dim_as_i64).collect::<Option<Vec<i64>>>()?;
+                let numbers = list
+                    .iter()
+                    .map(Dim::as_number)
+                    .collect::<Option<Vec<i64>>>()?;
                 Some(match dtype {
                     DType::I32 => Data::I32(numbers.into_iter().map(|n| n as i32).collect()),
                     _ => Data::I64(numbers),
@@ -82,12 +85,6 @@ fn small(ty: &TensorType) -> Option<Vec<usize>> {
     (elements <= MAX_ELEMENTS).then_some(shape)
 }
 
-/// Value of a dimension that contains no symbol; may be negative.
-pub(crate) fn dim_as_i64(dim: &Dim) -> Option<i64> {
-    let value = dim.value(&Bindings::default())?;
-    (Dim::constant(value) == *dim).then_some(value)
-}
-
 struct ConstEvaluator<'a> {
     op: &'a Op,
     operands: &'a [(&'a TensorType, Option<ConstValue>)],
@@ -98,9 +95,9 @@ impl ConstEvaluator<'_> {
     /// Evaluates an op on concrete operands.
     fn constants(&self) -> Option<ConstValue> {
         let symbolic = match self.op {
-            Op::Range(op) => dim_as_i64(&op.start).is_none(),
-            Op::Size(op) => dim_as_i64(&op.value).is_none(),
-            Op::Slice(op) => dim_as_i64(&op.start).is_none(),
+            Op::Range(op) => op.start.as_number().is_none(),
+            Op::Size(op) => op.value.as_number().is_none(),
+            Op::Slice(op) => op.start.as_number().is_none(),
             _ => false,
         };
         if symbolic {
@@ -129,7 +126,7 @@ impl ConstEvaluator<'_> {
             Op::Reshape(_) | Op::Permute(_) | Op::Expand(_) | Op::Concat(_) => {
                 self.moved(self.operands.len())
             }
-            Op::Slice(op) if dim_as_i64(&op.start).is_some() => self.moved(1),
+            Op::Slice(op) if op.start.as_number().is_some() => self.moved(1),
             Op::Gather(_) => self.moved(1),
             Op::Binary(Binary { function }) => {
                 let pairs = self.broadcast(0)?.into_iter().zip(self.broadcast(1)?);
@@ -210,33 +207,24 @@ impl ConstEvaluator<'_> {
     }
 }
 
-/// Arithmetic on two symbolic integers; `None` if the result is not affine.
+/// Arithmetic on two symbolic integers; `None` if the result is not a polynomial of second degree.
 fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
     use BinaryFunction as B;
-    if let (Some(a), Some(b)) = (dim_as_i64(&a), dim_as_i64(&b)) {
+    if let (Some(a), Some(b)) = (a.as_number(), b.as_number()) {
         return function.apply_integer(a, b).ok().map(Dim::constant);
     }
-    let times = |dim: Dim, factor: i64| {
-        let size = usize::try_from(factor.unsigned_abs()).ok()?;
-        let product = dim * size;
-        Some(if factor < 0 { -product } else { product })
-    };
     match function {
         B::Add => Some(a + b),
         B::Sub => Some(a - b),
-        B::Mul => match (dim_as_i64(&a), dim_as_i64(&b)) {
-            (Some(factor), _) => times(b, factor),
-            (_, Some(factor)) => times(a, factor),
-            _ => None,
-        },
-        B::Div | B::FloorDiv => a.checked_div(usize::try_from(dim_as_i64(&b)?).ok()?),
+        B::Mul => a.checked_mul(&b),
+        B::Div | B::FloorDiv => a.checked_div(usize::try_from(b.as_number()?).ok()?),
         B::Mod => {
-            a.checked_div(usize::try_from(dim_as_i64(&b)?).ok()?)?;
+            a.checked_div(usize::try_from(b.as_number()?).ok()?)?;
             Some(Dim::from(0))
         }
         // Sizes are not negative, so a lower bound of at most zero has no effect.
-        B::Max if dim_as_i64(&b).is_some_and(|b| b <= 0) && a.is_nonnegative() => Some(a),
-        B::Max if dim_as_i64(&a).is_some_and(|a| a <= 0) && b.is_nonnegative() => Some(b),
+        B::Max if b.as_number().is_some_and(|b| b <= 0) && a.is_nonnegative() => Some(a),
+        B::Max if a.as_number().is_some_and(|a| a <= 0) && b.is_nonnegative() => Some(b),
         B::Min | B::Max if a == b => Some(a),
         _ => None,
     }
@@ -245,11 +233,11 @@ fn combine(function: BinaryFunction, a: Dim, b: Dim) -> Option<Dim> {
 /// Compares two symbolic integers; `None` if the result depends on the dynamic sizes.
 fn decide(function: CompareFunction, a: Dim, b: Dim) -> Option<bool> {
     use CompareFunction as C;
-    if let Some(difference) = dim_as_i64(&(a - b)) {
+    if let Some(difference) = (a - b).as_number() {
         return Some(function.apply(difference, 0));
     }
     // A size is greater than every negative number.
-    let above = |a: &Dim, b: &Dim| a.is_nonnegative() && dim_as_i64(b).is_some_and(|b| b < 0);
+    let above = |a: &Dim, b: &Dim| a.is_nonnegative() && b.as_number().is_some_and(|b| b < 0);
     let larger = match (above(&a, &b), above(&b, &a)) {
         (true, _) => true,
         (_, true) => false,
@@ -316,7 +304,12 @@ mod tests {
         let halves = e.binary(BinaryFunction::Div, shape, half).unwrap();
         assert_eq!(sizes(&e, halves), None);
         let square = e.binary(BinaryFunction::Mul, shape, shape).unwrap();
-        assert_eq!(sizes(&e, square), None);
+        assert_eq!(
+            sizes(&e, square),
+            t.checked_mul(&t).map(|square| vec![square, Dim::from(16)])
+        );
+        let cube = e.binary(BinaryFunction::Mul, square, shape).unwrap();
+        assert_eq!(sizes(&e, cube), None);
         let five = e.scalar(Scalar::I64(5), DType::I64).unwrap();
         let long = e.compare(CompareFunction::Gt, shape, five).unwrap();
         assert_eq!(e.const_value(long), None);

@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Files of tests that need no PyTorch.
+const TESTS: [&str; 3] = ["test_kvark.py", "test_inference.py", "test_routing.py"];
+
 /// Makes a package of the checked-in Python files and the built library, and returns its parent folder.
 fn package() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
@@ -18,11 +21,14 @@ fn package() -> PathBuf {
         .unwrap()
         .join(format!("python-package-{}", std::process::id()));
     let folder = parent.join("kvark");
-    std::fs::create_dir_all(&folder).unwrap();
-    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("kvark")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("kvark");
+    for part in ["", "serve"] {
+        std::fs::create_dir_all(folder.join(part)).unwrap();
+        for entry in std::fs::read_dir(sources.join(part)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                std::fs::copy(&path, folder.join(part).join(path.file_name().unwrap())).unwrap();
+            }
         }
     }
     std::fs::copy(&built, folder.join("_kvark.abi3.so"))
@@ -42,9 +48,7 @@ fn python_tests_pass() {
     let package = package();
     let tests = Command::new(python)
         .args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"])
-        .args(
-            ["test_kvark.py", "test_inference.py"].map(|name| root.join("python/tests").join(name)),
-        )
+        .args(TESTS.map(|name| root.join("python/tests").join(name)))
         // `-m` puts the folder in front of the path: it must have no package of that name.
         .current_dir(&root)
         .env("PYTHONPATH", &package)

@@ -42,6 +42,8 @@ extern "C" __global__ void layer_norm(const __grid_constant__ NormArgs a) {
 #define MAP_GATED 3
 #define MAP_SCALE 4
 #define MAP_SOFT_CAP 5
+#define MAP_ROUND_F16 6
+#define MAP_ROUND_BF16 7
 
 struct MapArgs {
     const float* a;
@@ -65,6 +67,8 @@ extern "C" __global__ void elementwise(const __grid_constant__ MapArgs m) {
         case MAP_ACTIVATE: a = activate(m.activation, a); break;
         case MAP_GATED: a = activate(m.activation, a) * m.b[i % m.period]; break;
         case MAP_SCALE: a = a * m.number; break;
+        case MAP_ROUND_F16: a = half_to_float(float_to_half(a)); break;
+        case MAP_ROUND_BF16: a = bf16_to_float(float_to_bf16(a)); break;
         default: a = m.number * tanhf(a / m.number);
     }
     m.out[i] = a;

@@ -2,6 +2,7 @@
 
 use super::operands::operands;
 use super::{BufferReuse, OpDefinition};
+use crate::element_count::same_element_count;
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Dim, Value};
 
@@ -12,26 +13,6 @@ pub struct Reshape {
     pub shape: Vec<Dim>,
 }
 
-impl Reshape {
-    /// Element count of a shape in canonical form: a constant times symbolic factors without a common divisor.
-    fn elements(shape: &[Dim]) -> Option<(usize, Vec<Dim>)> {
-        let mut factor = 1usize;
-        let mut symbolic = Vec::new();
-        for dim in shape {
-            let (content, rest) = dim.content();
-            factor = factor.checked_mul(content)?;
-            if rest.as_const() != Some(1) {
-                symbolic.push(rest);
-            }
-        }
-        symbolic.sort_by_cached_key(|dim| format!("{dim:?}"));
-        if factor == 0 {
-            symbolic.clear();
-        }
-        Some((factor, symbolic))
-    }
-}
-
 impl OpDefinition for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
@@ -39,11 +20,7 @@ impl OpDefinition for Reshape {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
-        let same = match (Reshape::elements(&x.shape), Reshape::elements(&self.shape)) {
-            (Some(a), Some(b)) => a == b,
-            _ => false,
-        };
-        if !same || x.dtype.is_quantised() {
+        if !same_element_count(&x.shape, &self.shape) || x.dtype.is_quantised() {
             return Err(format!("cannot reshape {:?} to {:?}", x.shape, self.shape));
         }
         Ok(TensorType {
@@ -84,5 +61,9 @@ mod tests {
         assert!(!fits(&[n(6)], &[n(4)]));
         assert!(fits(&[n(0), t], &[n(0)]));
         assert!(fits(&[n(1)], &[]));
+        let product = b.checked_mul(&t).unwrap();
+        assert!(fits(&[b, t, n(12)], &[product, n(12)]));
+        assert!(fits(&[product * 3, n(4)], &[t * 2, b * 6]));
+        assert!(!fits(&[b, b, n(12)], &[product, n(12)]));
     }
 }

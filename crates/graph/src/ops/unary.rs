@@ -28,13 +28,17 @@ pub enum UnaryFunction {
     Ceil,
     /// Round to the nearest integer, ties to even.
     Round,
+    /// Round to the nearest f16, ties to even; beyond its range, to infinity.
+    RoundF16,
+    /// Round to the nearest bf16, ties to even.
+    RoundBF16,
     Sign,
     Not,
 }
 
 impl UnaryFunction {
     /// Every function except the activations.
-    pub const PLAIN: [UnaryFunction; 15] = [
+    pub const PLAIN: [UnaryFunction; 17] = [
         UnaryFunction::Neg,
         UnaryFunction::Abs,
         UnaryFunction::Exp,
@@ -48,6 +52,8 @@ impl UnaryFunction {
         UnaryFunction::Floor,
         UnaryFunction::Ceil,
         UnaryFunction::Round,
+        UnaryFunction::RoundF16,
+        UnaryFunction::RoundBF16,
         UnaryFunction::Sign,
         UnaryFunction::Not,
     ];
@@ -69,6 +75,8 @@ impl UnaryFunction {
             UnaryFunction::Floor => "floor",
             UnaryFunction::Ceil => "ceil",
             UnaryFunction::Round => "round",
+            UnaryFunction::RoundF16 => "round_f16",
+            UnaryFunction::RoundBF16 => "round_bf16",
             UnaryFunction::Sign => "sign",
             UnaryFunction::Not => "not",
         }
@@ -91,6 +99,8 @@ impl UnaryFunction {
             UnaryFunction::Floor => x.floor(),
             UnaryFunction::Ceil => x.ceil(),
             UnaryFunction::Round => x.round_ties_even(),
+            UnaryFunction::RoundF16 => half::f16::from_f32(x).to_f32(),
+            UnaryFunction::RoundBF16 => half::bf16::from_f32(x).to_f32(),
             UnaryFunction::Sign if x == 0.0 || x.is_nan() => x,
             UnaryFunction::Sign => x.signum(),
             UnaryFunction::Not => (x == 0.0).into(),
@@ -190,6 +200,13 @@ mod tests {
             (Ceil, -1.5, -1.0),
             (Round, 2.5, 2.0),
             (Round, 3.5, 4.0),
+            (RoundF16, 1.0 + 2f32.powi(-11), 1.0),
+            (RoundF16, 1.0 + 3.0 * 2f32.powi(-11), 1.0 + 2f32.powi(-9)),
+            (RoundF16, 65_519.0, 65_504.0),
+            (RoundF16, -65_520.0, f32::NEG_INFINITY),
+            (RoundF16, 2f32.powi(-24), 2f32.powi(-24)),
+            (RoundBF16, 1.0 + 2f32.powi(-8), 1.0),
+            (RoundBF16, -1.0 - 3.0 * 2f32.powi(-8), -1.0 - 2f32.powi(-6)),
             (Sign, -7.0, -1.0),
             (Sign, 0.0, 0.0),
             (Activation(super::Activation::Relu), -1.0, 0.0),

@@ -25,7 +25,7 @@ impl WindowAxis {
     /// The number of windows along an axis of `len` elements.
     ///
     /// # Errors
-    /// Returns the reason if no window fits, a number is zero or too large, or the number is not affine in the symbols.
+    /// Returns the reason if no window fits, a number is zero or too large, or the number is not a polynomial in the symbols.
     pub fn windows(&self, len: Dim) -> Result<Dim, String> {
         let WindowAxis {
             size,
@@ -43,7 +43,7 @@ impl WindowAxis {
                 format!("a window of {size} with stride {stride} and dilation {dilation} is empty or too large")
             })?;
         let free = len + Dim::from(before) + Dim::from(after) - Dim::from(span + 1);
-        if free.terms().1.next().is_none() && free.as_const().is_none() {
+        if free.as_number().is_some_and(|free| free < 0) {
             return Err(format!("a window of {} does not fit", span + 1));
         }
         let steps = free.floor_div(stride);

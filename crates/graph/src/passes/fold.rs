@@ -37,7 +37,7 @@ fn rule(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
 
 /// Whether no attribute of the op depends on a symbol. Shapes are checked by type inference.
 fn is_fixed(op: &Op) -> bool {
-    let fixed = |dim: &Dim| dim.terms().1.next().is_none();
+    let fixed = |dim: &Dim| dim.as_number().is_some();
     match op {
         Op::Range(op) => fixed(&op.start),
         Op::Size(op) => fixed(&op.value),

@@ -23,8 +23,11 @@ use crate::error::ImportError;
 use crate::lowered::{FeatureLayers, ImportOptions, Method};
 use crate::model_facts::{DEFAULT_CONTEXT_LENGTH, ModelFacts};
 
-/// The op that makes a program a decoder.
-const ATTENTION: &str = "kvcache.update_and_attend.default";
+/// The ops that make a program a decoder.
+const ATTENTION: [&str; 2] = [
+    "kvcache.update_and_attend.default",
+    "kvcache.update_and_attend.softcap",
+];
 
 /// The inputs of a program that are tokens and positions.
 pub(super) struct DecoderSignature<'a> {
@@ -57,7 +60,7 @@ pub(super) fn shape(program: &Program) -> Option<DecoderSignature<'_>> {
 /// The input that all attention nodes take their positions from.
 pub(super) fn position(program: &Program) -> Option<&str> {
     let nodes = program.graph.nodes.iter();
-    let attention = nodes.filter(|node| node.op() == ATTENTION);
+    let attention = nodes.filter(|node| ATTENTION.contains(&node.op()));
     let mut inputs = attention.map(|node| {
         let position = node.inputs.iter().find(|input| input.name == "position")?;
         let names = position.arg.names();
@@ -74,10 +77,8 @@ fn only_symbol(meta: &TensorMeta) -> Option<String> {
         match size {
             SymInt::AsInt(1) => {}
             SymInt::AsExpr(expr) if symbol.is_none() => {
-                let affine = super::size_expr::SizeExpr::parse(&expr.expr_str).ok()?;
-                let (name, factor) = affine.terms.into_iter().next()?;
-                symbol = (affine.constant == 0 && factor == 1).then_some(name);
-                symbol.as_ref()?;
+                let size = super::size_expr::SizeExpr::parse(&expr.expr_str).ok()?;
+                symbol = Some(size.as_symbol()?.to_owned());
             }
             _ => return None,
         }

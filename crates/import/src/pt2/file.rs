@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::extra_files::ExtraFiles;
 use super::schema;
 use super::tensor::Pt2Tensor;
+use super::weight_products::join_int8_products;
 
 /// A `.pt2` file.
 #[derive(Clone, Debug)]
@@ -40,9 +41,10 @@ impl Program {
         name: String,
         tensors: BTreeMap<String, Pt2Tensor>,
         ranges: BTreeMap<String, (i64, i64)>,
-        graph: schema::Graph,
+        mut graph: schema::Graph,
         signature: schema::Signature,
     ) -> Program {
+        join_int8_products(&mut graph, &tensors);
         Program {
             name,
             schema_version: (0, 0),

@@ -24,6 +24,7 @@ mod size_expr;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod weight_products;
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -11,6 +11,7 @@ use super::file::{Program, Pt2};
 use super::inline::inline;
 use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
 use super::tensor::Pt2Tensor;
+use super::weight_products::join_int8_products;
 use crate::error::ImportError;
 
 /// Supported major version of the schema; minor versions only add fields.
@@ -86,7 +87,7 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
         return Err(wrong(reason));
     }
     let (graph, signature) = (graph_module.graph, graph_module.signature);
-    let graph = inline(graph).map_err(&wrong)?;
+    let mut graph = inline(graph).map_err(&wrong)?;
     if let Some(odd) = odd_name(&graph) {
         let start: String = odd.chars().take(40).collect();
         return Err(wrong(format!(
@@ -94,6 +95,7 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
         )));
     }
     let tensors = tensors(archive, name, &signature.input_specs)?;
+    join_int8_products(&mut graph, &tensors);
     let ranges = range_constraints.into_iter().map(|(name, range)| {
         let (min, max) = (range.min_val.unwrap_or(0), range.max_val);
         (name, (min, max.unwrap_or(i64::MAX)))

@@ -123,9 +123,8 @@ pub(crate) enum Argument {
     AsSymInts(Vec<SymIntArgument>),
     AsBool(bool),
     AsGraph(GraphArgument),
-    // Types are also in the results' metadata; devices, layouts and memory formats change no value. Other kinds are
-    // rejected by the rules that read them.
-    AsScalarType(serde::de::IgnoredAny),
+    AsScalarType(ScalarType),
+    // Devices, layouts and memory formats change no value. Other kinds are rejected by the rules that read them.
     AsStrings(serde::de::IgnoredAny),
     AsMemoryFormat(serde::de::IgnoredAny),
     AsLayout(serde::de::IgnoredAny),

@@ -118,6 +118,11 @@ impl Pt2Tensor {
         }
     }
 
+    /// Whether the elements are signed bytes.
+    pub(super) fn is_int8(&self) -> bool {
+        self.kind == StoredType::I8
+    }
+
     /// The elements in their compute type, without a copy if that is the stored type.
     pub(super) fn computed(&self) -> Result<(DType, Bytes), String> {
         let data = self.kind.computed(&self.data, self.len())?;

@@ -35,7 +35,9 @@ def signatures():
     yield "dim_order_ops::_to_dim_order_copy.out", ["self", "non_blocking", "dim_order"]
     yield "dim_order_ops::_clone_dim_order.out", ["self", "non_blocking", "dim_order"]
     yield "executorch_prim::et_view.default", ["self", "size"]
-    yield "kvcache::update_and_attend.out", ["q", "k", "v", "position", "layer_id", "scale", "out_dtype"]
+    attention = ["q", "k", "v", "position", "layer_id", "scale", "out_dtype"]
+    yield "kvcache::update_and_attend.out", attention
+    yield "kvcache::update_and_attend.softcap_out", [*attention, "softcap"]
 
 
 def main():

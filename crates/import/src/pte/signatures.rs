@@ -300,4 +300,5 @@ const SIGNATURES: &[(&str, &[&str])] = &[
     ("dim_order_ops::_to_dim_order_copy.out", &["self", "non_blocking", "dim_order"]),
     ("executorch_prim::et_view.default", &["self", "size"]),
     ("kvcache::update_and_attend.out", &["q", "k", "v", "position", "layer_id", "scale", "out_dtype"]),
+    ("kvcache::update_and_attend.softcap_out", &["q", "k", "v", "position", "layer_id", "scale", "out_dtype", "softcap"]),
 ];

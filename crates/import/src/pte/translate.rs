@@ -194,7 +194,10 @@ impl<'a> Translation<'a> {
         }
         let inputs = arguments.into_iter().map(|(name, value)| NamedArgument {
             name: name.to_owned(),
-            arg: self.argument(value),
+            arg: match self.element_type(name, value) {
+                Some(code) => Argument::AsScalarType(code),
+                None => self.argument(value),
+            },
         });
         // Further results that nobody reads, such as the mean of a normalisation.
         while results.len() > 1 && !self.read.contains(&results[results.len() - 1]) {
@@ -203,6 +206,15 @@ impl<'a> Translation<'a> {
         let outputs = results.into_iter().map(|v| self.argument(v));
         let (inputs, outputs) = (inputs.collect(), outputs.collect());
         Ok(Node::new(call.target.clone(), inputs, outputs))
+    }
+
+    /// The element type of an argument that is one; programs have its number.
+    fn element_type(&self, name: &str, value: usize) -> Option<ScalarType> {
+        let EValue::Int(code) = self.plan.values[value] else {
+            return None;
+        };
+        let code = u8::try_from(code).ok().filter(|_| name == "out_dtype")?;
+        torch_code(code).ok().map(ScalarType)
     }
 
     /// Whether a value is, or a list has, an integer that a call computes and that is not known.
@@ -295,7 +307,9 @@ fn sym_int(size: &Size) -> SymInt {
     match size {
         Size::Constant(n) => SymInt::AsInt(*n as i64),
         Size::Symbol(1, number) => expression(symbol(*number)),
-        Size::Symbol(factor, number) => expression(format!("{factor}*{}", symbol(*number))),
+        Size::Symbol(factor, number) => {
+            expression(format!("Mul(Integer({factor}), {})", symbol(*number)))
+        }
     }
 }
 

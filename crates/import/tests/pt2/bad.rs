@@ -36,7 +36,12 @@ fn open(bytes: &[u8]) -> Result<import::LoweredModel, ImportError> {
 
 /// The MLP with its program's JSON changed.
 fn with_json(from: &str, to: &str) -> Vec<u8> {
-    changed("mlp", |name, data| {
+    with_json_of("mlp", from, to)
+}
+
+/// A fixture with its program's JSON changed.
+fn with_json_of(fixture: &str, from: &str, to: &str) -> Vec<u8> {
+    changed(fixture, |name, data| {
         if name != "models/model.json" {
             return Some(data);
         }
@@ -171,6 +176,37 @@ fn broken_archives_are_named() {
 }
 
 #[test]
+fn attention_that_contradicts_itself_is_named() {
+    let table = [
+        (
+            "decoder_out_f16",
+            "\"as_scalar_type\":6",
+            "\"as_scalar_type\":13",
+            "its out_dtype is bf16, but the file states f16",
+        ),
+        (
+            "decoder_out_f16",
+            "\"as_scalar_type\":6",
+            "\"as_int\":6",
+            "out_dtype is not an element type",
+        ),
+        (
+            "decoder_gemma2",
+            "\"as_float\":0.7}",
+            "\"as_float\":-1.0}",
+            "has the soft cap -1, must be positive",
+        ),
+    ];
+    for (fixture, from, to, wanted) in table {
+        let error = open(&with_json_of(fixture, from, to))
+            .map(|_| ())
+            .unwrap_err();
+        assert_eq!(error.kind(), K::Node, "{error}");
+        assert!(error.to_string().contains(wanted), "{to}: {error}");
+    }
+}
+
+#[test]
 fn weights_of_other_types_are_named() {
     let with = |from: &str, to: &str| {
         changed("mlp", |name, data| {
@@ -238,7 +274,9 @@ fn damaged_programs_are_refused_or_import() {
     for name in [
         "mlp",
         "dynamic",
+        "decoder_gemma2",
         "decoder_gemma3",
+        "products",
         "ops_shape",
         "ops_index",
         "ops_matrix",

@@ -79,6 +79,7 @@ fn weights_stay_as_stored() {
         ("half_bf16", DType::BF16, 3),
         ("half_f16", DType::F16, 3),
         ("torchao_int8", DType::Q8_0, 2),
+        ("torchao_int8_rows", DType::Q8_0, 2),
         ("torchao_int4", DType::Q4_0, 2),
     ];
     for (name, expect, count) in table {

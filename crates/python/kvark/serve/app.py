@@ -19,7 +19,7 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, Reque
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from .routing import PrefixPolicy, prompt_text
+from .routing import BLOCK_TOKENS, PrefixPolicy, prompt_text
 
 #: How often a request that has sent nothing yet is tried again when its replica dies.
 RETRIES = 5
@@ -180,10 +180,12 @@ def application(
         "health_check_timeout_s": 30,
     }
     if routing == "prefix":
-        router = "kvark.serve.app.PrefixRouter"
+        router = RequestRouterConfig(
+            request_router_class="kvark.serve.app.PrefixRouter", request_router_kwargs=cache_size(arguments, slots)
+        )
     else:
-        router = "kvark.serve.app.RoundRobinRouter"
-    options["request_router_config"] = RequestRouterConfig(request_router_class=router)
+        router = RequestRouterConfig(request_router_class="kvark.serve.app.RoundRobinRouter")
+    options["request_router_config"] = router
     if max_replicas and max_replicas > replicas:
         options["autoscaling_config"] = {"min_replicas": replicas, "max_replicas": max_replicas, "target_ongoing_requests": 4}
     else:
@@ -193,6 +195,16 @@ def application(
         max_ongoing_requests=1000, ray_actor_options={"num_cpus": 0}
     )
     return ingress.bind(deployment.bind([*arguments, "--parallel", str(slots)]))
+
+
+def cache_size(arguments: list[str], slots: int) -> dict[str, int]:
+    """The router's option for the size of a replica's cache: `--ctx-size` tokens for every slot. Empty without that flag."""
+    pairs = zip(arguments, arguments[1:])
+    sizes = [after for before, after in pairs if before in ("-c", "--ctx-size")]
+    sizes += [word.removeprefix("--ctx-size=") for word in arguments if word.startswith("--ctx-size=")]
+    if not sizes or not sizes[-1].isdigit():
+        return {}
+    return {"blocks_per_replica": max(1, int(sizes[-1]) * slots // BLOCK_TOKENS)}
 
 
 class RoundRobinRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]

@@ -12,6 +12,8 @@ from typing import Any
 
 #: Characters of a block. Prompts are compared block by block.
 BLOCK = 128
+#: Tokens of a block, about.
+BLOCK_TOKENS = 32
 
 
 def prompt_text(body: Mapping[str, Any]) -> str:
@@ -66,21 +68,29 @@ class PrefixIndex:
 
 class PrefixPolicy:
     """Orders replicas for a request by what it would cost them, in blocks: those of the prompt that they do not hold, and the
-    mean cost of a request for every one that they are answering already. So a long shared prefix is worth some waiting, and no
-    replica gets everything.
+    rest of the requests that they are answering already, each half of a mean request. So a long shared prefix is worth some
+    waiting, and no replica gets everything. Among equals, the replica comes first that has computed least: new prefixes fill
+    all caches evenly.
     """
 
     def __init__(self, blocks_per_replica: int = 4096) -> None:
         self.index = PrefixIndex(blocks_per_replica)
         self._mean_cost = 16.0
+        self._computed: dict[Hashable, float] = {}
 
     def order(self, text: str, loads: Mapping[Any, int]) -> list[Any]:
         """The replicas, the best one first. `loads` has the number of requests that each one is answering."""
         self.index.retain(loads)
+        least = min((self._computed[replica] for replica in loads if replica in self._computed), default=0.0)
+        # A new replica is an equal of the one that has computed least: it need not catch up.
+        self._computed = {replica: self._computed.get(replica, least) for replica in loads}
         hashes = block_hashes(text)
 
-        def cost(replica: Any) -> float:
-            return len(hashes) - self.index.matched(replica, hashes) + self._mean_cost * loads[replica]
+        def cost(replica: Any) -> tuple[float, float]:
+            missing = len(hashes) - self.index.matched(replica, hashes)
+            # Of the requests that it is answering, one is half done on average and the others wait.
+            ahead = self._mean_cost * max(0.0, loads[replica] - 0.5)
+            return missing + ahead, self._computed[replica]
 
         return sorted(loads, key=cost)
 
@@ -90,4 +100,5 @@ class PrefixPolicy:
         # An answer's token costs about as much as eight tokens of a prompt, and a block has about 32.
         cost = len(hashes) - self.index.matched(replica, hashes) + answer_tokens / 4
         self._mean_cost += (cost - self._mean_cost) / 32
+        self._computed[replica] = self._computed.get(replica, 0.0) + cost
         self.index.add(replica, hashes)

@@ -53,9 +53,8 @@ impl IndexExpr {
 
     /// The value, if it depends on neither index nor symbols.
     fn number(&self) -> Option<i64> {
-        let (constant, mut terms) = self.constant.terms();
-        let fixed = self.coefficients == [0; MAX_MASK_AXES] && terms.next().is_none();
-        fixed.then_some(constant)
+        let constant = self.constant.as_number()?;
+        (self.coefficients == [0; MAX_MASK_AXES]).then_some(constant)
     }
 
     /// Renumbers the axes by `to`.

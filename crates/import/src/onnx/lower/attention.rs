@@ -43,7 +43,7 @@ impl OnnxLowering<'_> {
     pub(super) fn join_heads(&mut self, x: TensorId) -> Result<TensorId, String> {
         let x = self.permute(x, vec![0, 2, 1, 3])?;
         let shape = self.shape(x);
-        let width = super::shape::product(&shape[2..])
+        let width = Dim::product(&shape[2..])
             .ok_or("has a dynamic number of heads, which is not supported")?;
         self.reshape(x, vec![shape[0], shape[1], width])
     }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use graph::{Dim, TensorId};
 
-use crate::const_eval::{ConstValue, dim_as_i64};
+use crate::const_eval::ConstValue;
 use crate::lowering::LoweringBuilder;
 use crate::onnx::file::Onnx;
 use crate::onnx::tensor::OnnxTensor;
@@ -96,7 +96,7 @@ impl<'a> OnnxLowering<'a> {
         let numbers = self
             .sizes(id)?
             .iter()
-            .map(dim_as_i64)
+            .map(Dim::as_number)
             .collect::<Option<_>>();
         numbers.ok_or_else(|| "depends on a dynamic size where a constant is required".into())
     }

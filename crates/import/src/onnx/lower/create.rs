@@ -6,8 +6,6 @@ use graph::ops::{Binary, BinaryFunction as B, Range, Scalar, Size, Triangle};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
-use super::shape::product;
-use crate::const_eval::dim_as_i64;
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor;
 
@@ -93,7 +91,7 @@ pub(super) fn shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn size(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let shape = lower.shape(x);
-    if let Some(value) = product(&shape) {
+    if let Some(value) = Dim::product(&shape) {
         return Ok(vec![lower.emit(Size { value }, &[])?]);
     }
     let mut product = lower.scalar(Scalar::I64(1), DType::I64)?;
@@ -121,10 +119,10 @@ pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         }
     };
     let [start, limit, step] = [one(ids[0])?, one(ids[1])?, one(ids[2])?];
-    let step = dim_as_i64(&step).filter(|step| *step != 0);
+    let step = step.as_number().filter(|step| *step != 0);
     let step = step.ok_or("its step must be a non-zero constant")?;
     let span = limit - start;
-    let len = match dim_as_i64(&span) {
+    let len = match span.as_number() {
         // Rounded up; empty if the step points away from the limit.
         Some(span) => {
             let steps = span.saturating_add(step - step.signum()).checked_div(step);

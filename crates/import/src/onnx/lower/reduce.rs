@@ -8,7 +8,7 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
-use super::shape::{axes, product};
+use super::shape::axes;
 use crate::lowering::LoweringBuilder;
 
 impl OnnxLowering<'_> {
@@ -198,8 +198,8 @@ pub(super) fn softmax(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     }
     // Before opset 13, all axes from `axis` on were flattened to one row.
     let axis = LoweringBuilder::axis(call.int_or("axis", 1)?, shape.len())?;
-    let width = product(shape.get(axis..).unwrap_or_default())
-        .ok_or("multiplies two dynamic sizes, which is not supported")?;
+    let width = Dim::product(shape.get(axis..).unwrap_or_default())
+        .ok_or("multiplies three dynamic sizes, which is not supported")?;
     let mut rows = shape.get(..axis).unwrap_or_default().to_vec();
     rows.push(width);
     let rows = lower.reshape(x, rows)?;

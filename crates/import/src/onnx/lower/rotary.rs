@@ -6,7 +6,6 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
-use super::shape::product;
 
 /// Limit on the head size, above that of any model.
 const MAX_ROTATED: usize = 1 << 24;
@@ -50,7 +49,7 @@ impl OnnxLowering<'_> {
         if dim.as_const().is_none_or(|dim| 2 * half > dim) {
             return Err(format!("rotates {} elements of {dim:?}", 2 * half));
         }
-        let rotated = match product(&[batch, tokens]) {
+        let rotated = match batch.checked_mul(&tokens) {
             Some(all) => {
                 let table = self.concat(&waves, 2)?;
                 let table = self.reshape(table, vec![all, Dim::from(2 * half)])?;
@@ -62,7 +61,7 @@ impl OnnxLowering<'_> {
         self.reshape(rotated, shape)
     }
 
-    /// The same if both batch and token count are dynamic.
+    /// The same if the product of batch and token count has a term of three dynamic sizes.
     fn rotated_by_parts(
         &mut self,
         x: TensorId,

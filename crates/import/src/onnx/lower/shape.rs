@@ -6,19 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
-use crate::const_eval::dim_as_i64;
 use crate::lowering::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
-
-/// The product of sizes, if it is affine.
-pub(super) fn product(dims: &[Dim]) -> Option<Dim> {
-    dims.iter().try_fold(Dim::from(1), |product, dim| {
-        match (product.as_const(), dim.as_const()) {
-            (Some(n), _) => Some(*dim * n),
-            (None, Some(n)) => Some(product * n),
-            (None, None) => None,
-        }
-    })
-}
 
 /// The size by which `rest` must be multiplied to have as many elements as `all`.
 fn remaining(all: &[Dim], rest: &[Dim]) -> Option<Dim> {
@@ -33,7 +21,7 @@ fn remaining(all: &[Dim], rest: &[Dim]) -> Option<Dim> {
         let at = left.iter().position(|d| d.content().1 == symbolic)?;
         left[at] = Dim::from(left[at].content().0);
     }
-    product(&left)?.checked_div(divisor)
+    Dim::product(&left)?.checked_div(divisor)
 }
 
 pub(super) fn reshape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
@@ -50,7 +38,7 @@ pub(super) fn reshape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let mut shape = vec![];
     let mut open = None;
     for (axis, dim) in wanted.iter().enumerate() {
-        shape.push(match dim_as_i64(dim) {
+        shape.push(match dim.as_number() {
             Some(0) if !keeps_zero => *from
                 .get(axis)
                 .ok_or("copies a dimension that its operand does not have")?,
@@ -80,8 +68,8 @@ pub(super) fn flatten(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     };
     let at = usize::try_from(at).ok().filter(|at| *at <= shape.len());
     let at = at.ok_or_else(|| format!("axis {axis} is out of range for {} axes", shape.len()))?;
-    let joined = product(&shape[..at]).zip(product(&shape[at..]));
-    let (outer, inner) = joined.ok_or("multiplies two dynamic sizes, which is not supported")?;
+    let joined = Dim::product(&shape[..at]).zip(Dim::product(&shape[at..]));
+    let (outer, inner) = joined.ok_or("multiplies three dynamic sizes, which is not supported")?;
     Ok(vec![lower.reshape(x, vec![outer, inner])?])
 }
 
@@ -185,8 +173,8 @@ pub(super) fn tile(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         apart.extend([Dim::from(1), *dim]);
         repeated.extend([*times, *dim]);
         result.push(
-            product(&[*dim, *times])
-                .ok_or("multiplies two dynamic sizes, which is not supported")?,
+            dim.checked_mul(times)
+                .ok_or("multiplies three dynamic sizes, which is not supported")?,
         );
     }
     let x = lower.reshape(x, apart)?;
@@ -248,11 +236,11 @@ pub(super) fn split(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 
 /// Converts a slice bound to an index from the start, clamped if the size is constant.
 fn bound(at: Dim, size: Dim) -> Dim {
-    let at = match dim_as_i64(&at) {
+    let at = match at.as_number() {
         Some(n) if n < 0 => size + Dim::constant(n),
         _ => at,
     };
-    match (dim_as_i64(&at), dim_as_i64(&size)) {
+    match (at.as_number(), size.as_number()) {
         (Some(at), Some(size)) => Dim::constant(at.clamp(0, size)),
         (Some(at), None) if at < 0 => Dim::from(0),
         // A bound larger than any size means the end.
@@ -313,7 +301,7 @@ fn forward(
     step: usize,
 ) -> Result<TensorId, String> {
     let size = lower.shape(x)[axis];
-    let span = match dim_as_i64(&(end - start)) {
+    let span = match (end - start).as_number() {
         Some(n) if n < 0 => Dim::from(0),
         _ => end - start,
     };
@@ -345,7 +333,7 @@ fn backward(
     step: i64,
 ) -> Result<TensorId, String> {
     let size = lower.shape(x)[axis].as_const();
-    let numbers = size.zip(dim_as_i64(&start).zip(dim_as_i64(&end)));
+    let numbers = size.zip(start.as_number().zip(end.as_number()));
     let Some((size, (start, end))) = numbers.filter(|(size, _)| *size <= MAX_CONSTANT_ELEMENTS)
     else {
         return Err("reverses an axis of dynamic size, which is not supported".into());

@@ -8,6 +8,7 @@ use super::call::{Call, Operand, SizeArg};
 use super::context::Pt2Lowering;
 use crate::lowering::LoweringBuilder;
 use crate::pt2::tensor;
+use crate::stored_type::StoredType;
 
 impl<'a> Pt2Lowering<'a> {
     /// The tensor that an argument names.
@@ -56,9 +57,14 @@ impl<'a> Pt2Lowering<'a> {
         meta.sizes.iter().map(|size| self.sym_int(size)).collect()
     }
 
-    /// The compute type of a node's result, as the file states it.
+    /// The element type of a node's result, as the file states it.
+    pub(super) fn result_kind(&self, call: &Call<'_>, index: usize) -> Result<StoredType, String> {
+        tensor::kind(self.result_meta(call, index)?.dtype)
+    }
+
+    /// The compute type of a node's result.
     pub(super) fn result_dtype(&self, call: &Call<'_>, index: usize) -> Result<DType, String> {
-        Ok(tensor::kind(self.result_meta(call, index)?.dtype)?.dtype())
+        Ok(self.result_kind(call, index)?.dtype())
     }
 
     fn result_meta(

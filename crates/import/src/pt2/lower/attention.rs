@@ -1,11 +1,13 @@
 //! Attention with and without a cache.
 
 use base::DType;
-use graph::ops::{Attention, UpdateAndAttend};
+use graph::ops::{Attention, UnaryFunction, UpdateAndAttend};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::Pt2Lowering;
+use crate::pt2::tensor;
+use crate::stored_type::StoredType;
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -30,6 +32,39 @@ pub(super) fn scaled_dot_product(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -
     let attended = lower.emit(attention, &operands)?;
     let result = lower.result_shape(call, 0)?;
     Ok(vec![lower.reshape(attended, result)?])
+}
+
+/// The soft cap of the scores, which the overload `softcap` has.
+fn softcap(call: &Call<'_>) -> Result<Option<f32>, String> {
+    if call.get("softcap").is_none() {
+        return Ok(None);
+    }
+    let cap = call.float("softcap", f32::NAN)?;
+    match cap.is_finite() && cap > 0.0 {
+        true => Ok(Some(cap)),
+        false => Err(format!("has the soft cap {cap}, must be positive")),
+    }
+}
+
+/// The element type that the op was asked for, which is that of its result. Graphs compute in f32, so a result of 16 bits
+/// is rounded to what these bits can hold.
+fn out_type(lower: &Pt2Lowering<'_>, call: &Call<'_>) -> Result<StoredType, String> {
+    let result = lower.result_kind(call, 0)?;
+    let asked = call.scalar_type("out_dtype")?.ok_or("has no out_dtype")?;
+    let asked = tensor::kind(asked).map_err(|reason| format!("its result {reason}"))?;
+    if asked != result {
+        let (asked, result) = (asked.name(), result.name());
+        return Err(format!(
+            "its out_dtype is {asked}, but the file states {result} for its result"
+        ));
+    }
+    match result.is_real() {
+        true => Ok(result),
+        false => Err(format!(
+            "its out_dtype is {}, must be a float type",
+            result.name()
+        )),
+    }
 }
 
 /// Lowers ExecuTorch's op, which has a batch of 1 and heads before tokens; kvark's op has tokens first.
@@ -68,9 +103,14 @@ pub(super) fn update_and_attend(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) ->
     let op = UpdateAndAttend {
         cache_id,
         scale,
-        softcap: None,
+        softcap: softcap(call)?,
     };
     let attended = lower.emit(op, &operands)?;
+    let attended = match out_type(lower, call)? {
+        StoredType::F16 => lower.unary(UnaryFunction::RoundF16, attended)?,
+        StoredType::BF16 => lower.unary(UnaryFunction::RoundBF16, attended)?,
+        _ => attended,
+    };
     let attended = lower.permute(attended, vec![1, 0, 2])?;
     let mut shape = lower.shape(attended);
     shape.insert(0, Dim::from(1));

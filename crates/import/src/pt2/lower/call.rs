@@ -2,7 +2,7 @@
 
 use graph::ops::Scalar;
 
-use crate::pt2::schema::{Argument, Node, OptionalTensor, SymIntArgument};
+use crate::pt2::schema::{Argument, Node, OptionalTensor, ScalarType, SymIntArgument};
 
 /// The node being lowered.
 pub(super) struct Call<'a> {
@@ -160,6 +160,15 @@ impl<'a> Call<'a> {
             None => Ok(None),
             Some(Argument::AsString(text)) => Ok(Some(text)),
             Some(_) => Err(format!("{name} is not a string")),
+        }
+    }
+
+    /// An element type; `None` if absent.
+    pub(super) fn scalar_type(&self, name: &str) -> Result<Option<ScalarType>, String> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Argument::AsScalarType(code)) => Ok(Some(*code)),
+            Some(_) => Err(format!("{name} is not an element type")),
         }
     }
 

@@ -24,8 +24,8 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(in crate::pt2) values: HashMap<String, TensorId>,
     /// Weights by storage address and shape.
     weights: HashMap<(usize, &'a [usize]), TensorId>,
-    /// Weights that stay 16 bits wide, by storage address and shape.
-    half_weights: HashMap<(usize, &'a [usize]), TensorId>,
+    /// Weights that are not widened, by storage address and shape.
+    narrow_weights: HashMap<(usize, &'a [usize]), TensorId>,
     /// Transposed 16-bit matrices, by the tensors of the transposes: names of the matrices.
     pub(super) transposed_halves: HashMap<TensorId, String>,
     /// Name of the input that holds positions, and the tensor that attention takes.
@@ -63,7 +63,7 @@ impl<'a> Pt2Lowering<'a> {
             symbols: BTreeMap::new(),
             values: HashMap::new(),
             weights: HashMap::new(),
-            half_weights: HashMap::new(),
+            narrow_weights: HashMap::new(),
             transposed_halves: HashMap::new(),
             position: None,
             aliases: Aliases::new(&program.graph),
@@ -96,10 +96,10 @@ impl<'a> Pt2Lowering<'a> {
         let SymInt::AsExpr(expr) = size else {
             return Ok(());
         };
-        let affine = SizeExpr::parse(&expr.expr_str);
-        let affine =
-            affine.map_err(|reason| self.wrong_input(input, format!("a size {reason}")))?;
-        for name in affine.terms.keys() {
+        let parsed = SizeExpr::parse(&expr.expr_str);
+        let parsed =
+            parsed.map_err(|reason| self.wrong_input(input, format!("a size {reason}")))?;
+        for name in parsed.terms().flat_map(|(names, _)| names) {
             if self.symbols.contains_key(name) {
                 continue;
             }
@@ -183,43 +183,54 @@ impl<'a> Pt2Lowering<'a> {
         Ok(id)
     }
 
-    /// The matrix with this name as it is stored, if its elements are 16 bits wide, for ops that read such weights.
-    pub(super) fn half_matrix(&mut self, name: &str) -> Result<Option<TensorId>, String> {
+    /// The matrix with this name in a form that products read without widening it: 16-bit floats as they are stored, and
+    /// int8 in blocks. `None` if it has no such form.
+    pub(super) fn narrow_matrix(&mut self, name: &str) -> Result<Option<TensorId>, String> {
         let stored = self.program.tensors.get(name);
         let stored = stored.filter(|stored| stored.shape.len() == 2 && !stored.is_empty());
-        let Some((stored, dtype)) = stored.and_then(|stored| Some((stored, stored.half()?))) else {
+        let Some(stored) = stored.filter(|stored| stored.half().is_some() || stored.is_int8())
+        else {
             return Ok(None);
         };
         let place = (stored.data.as_ptr() as usize, &stored.shape[..]);
-        if let Some(id) = self.half_weights.get(&place) {
+        if let Some(id) = self.narrow_weights.get(&place) {
             return Ok(Some(*id));
         }
+        let (dtype, data) = match stored.half() {
+            Some(dtype) => (dtype, stored.data.clone()),
+            None => match super::quantised::int8_blocks(&stored.data, stored.shape[1]) {
+                Some(blocks) => (base::DType::Q8_0, blocks),
+                None => return Ok(None),
+            },
+        };
         // The name belongs to the widened tensor, should another op need that.
         let name = self.fresh_name();
-        let (shape, data) = (&stored.shape, stored.data.clone());
-        let constant = self.builder.constant(&name, dtype, shape, data);
+        let constant = self.builder.constant(&name, dtype, &stored.shape, data);
         let id = constant.map_err(|e| e.to_string())?;
-        self.half_weights.insert(place, id);
+        self.narrow_weights.insert(place, id);
         Ok(Some(id))
     }
 
     /// Converts a size of the file to a dimension.
     pub(super) fn sym_int(&self, size: &SymInt) -> Result<Dim, String> {
-        let affine = match size {
+        let parsed = match size {
             SymInt::AsInt(n) => return Ok(Dim::constant(*n)),
             SymInt::AsExpr(expr) => {
                 let wrong = |reason| format!("a size {reason}");
                 SizeExpr::parse(&expr.expr_str).map_err(wrong)?
             }
         };
-        let mut sum = Dim::constant(affine.constant);
-        for (name, factor) in &affine.terms {
-            let symbol = self.symbols.get(name).ok_or_else(|| {
-                format!("a size depends on data ({name}); only shapes that follow from the shapes of the inputs are supported")
-            })?;
-            let size = usize::try_from(factor.unsigned_abs()).unwrap_or(usize::MAX);
-            let term = *symbol * size.min(i64::MAX as usize);
-            sum = if *factor < 0 { sum - term } else { sum + term };
+        let mut sum = Dim::constant(0);
+        for (names, coefficient) in parsed.terms() {
+            let mut term = Dim::constant(coefficient);
+            for name in names {
+                let symbol = self.symbols.get(name).ok_or_else(|| {
+                    format!("a size depends on data ({name}); only shapes that follow from the shapes of the inputs are supported")
+                })?;
+                let product = term.checked_mul(symbol);
+                term = product.ok_or("a size is too large")?;
+            }
+            sum = sum + term;
         }
         Ok(sum)
     }

@@ -19,7 +19,7 @@ fn product(
     let a = lower.cast(a, DType::F32)?;
     if alpha == 1.0
         && let Some(name) = lower.transposed_halves.get(&b).cloned()
-        && let Some(weight) = lower.half_matrix(&name)?
+        && let Some(weight) = lower.narrow_matrix(&name)?
     {
         return lower.emit(Linear::default(), &[a, weight]);
     }
@@ -37,7 +37,7 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let bias = lower.maybe_tensor(call, "bias")?;
     let result = lower.result_shape(call, 0)?;
     let x = at_least_matrix(lower, x)?;
-    // 16-bit and quantised weights stay as stored: this op can read them.
+    // 16-bit and quantised weights are not widened: this op can read them.
     if lower.dtype(weight) != DType::F32 && lower.dtype(weight).is_real() {
         let x = lower.cast(x, DType::F32)?;
         let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
@@ -53,9 +53,9 @@ pub(super) fn linear(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(product, result)?])
 }
 
-/// The tensor of `weight`, 16 bits wide if it is stored so.
+/// The tensor of `weight`, not widened if it is 16 or 8 bits wide.
 pub(super) fn weight(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
-    match lower.half_matrix(call.tensor("weight")?)? {
+    match lower.narrow_matrix(call.tensor("weight")?)? {
         Some(weight) => Ok(weight),
         None => lower.tensor(call, "weight"),
     }
@@ -150,18 +150,8 @@ pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         let sizes = group.iter().filter_map(|c| labels.find(*c));
         sizes.map(|axis| lower.shape(x)[axis]).collect::<Vec<Dim>>()
     };
-    let merged = |dims: &[Dim]| -> Result<Dim, String> {
-        let mut product = Dim::from(1);
-        for dim in dims {
-            product = match (product.as_const(), dim.as_const()) {
-                (Some(n), _) => *dim * n,
-                (None, Some(n)) => product * n,
-                (None, None) => {
-                    return Err("multiplies two dynamic sizes, which is not supported".into());
-                }
-            };
-        }
-        Ok(product)
+    let merged = |dims: &[Dim]| {
+        Dim::product(dims).ok_or("multiplies three dynamic sizes, which is not supported")
     };
     let arrange = |lower: &mut Pt2Lowering<'_>, x, labels: &str, groups: [&[char]; 2]| {
         let order = batch.iter().chain(groups[0]).chain(groups[1]);

@@ -85,6 +85,21 @@ impl Quantised<'_> {
     }
 }
 
+/// A matrix of int8 as Q8_0 whose scales are 1, so that its elements are exact; `None` if its rows are not whole blocks.
+pub(super) fn int8_blocks(integers: &[u8], depth: usize) -> Option<Bytes> {
+    let rows = integers.len().checked_div(depth)?;
+    let weights = Quantised {
+        integers,
+        rows,
+        depth,
+        block: [rows, depth],
+        scales: vec![1.0],
+        zeros: vec![0.0],
+    };
+    let format = weights.format([-128, 127])?;
+    Some(weights.pack(format))
+}
+
 /// The elements of a small stored tensor as f32.
 fn reals(stored: &Pt2Tensor) -> Result<Vec<f32>, String> {
     let (dtype, data) = stored.computed()?;
@@ -209,6 +224,12 @@ mod tests {
             // Scales are multiples of 1/4, which f16 represents exactly.
             assert_eq!(weights.dense().cast::<f32>().unwrap(), packed);
         }
+        let mut exact = vec![0.0; 128];
+        let blocks = int8_blocks(&integers, 64).unwrap();
+        base::quant::dequantise(DType::Q8_0, &blocks, &mut exact).unwrap();
+        let direct: Vec<f32> = integers.iter().map(|n| f32::from(*n as i8)).collect();
+        assert_eq!(exact, direct);
+        assert!(int8_blocks(&integers, 16).is_none());
         assert_eq!(weights(1.0, 32).format([-8, 7]), None);
         assert_eq!(weights(0.0, 16).format([-8, 7]), None);
     }
