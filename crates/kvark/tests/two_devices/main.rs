@@ -154,16 +154,16 @@ fn every_decoder_fixture_has_the_logits_of_the_cpu() {
     assert!(names.len() >= 15, "{names:?}");
     for name in names {
         let model = fixture(&name);
-        let tokens = some_tokens(&model, 60);
+        let tokens = some_tokens(&model, 46);
         let [expect, found] = [&cpu, &device].map(|backend| {
-            let mut runner = runner(&model, &**backend, 64);
+            let mut runner = runner(&model, &**backend, 48);
             let mut rows = vec![];
             let each = |_: usize, logits: &[f32]| {
                 rows.push(logits.to_vec());
                 true
             };
-            runner.feed_all_logits(&tokens[..40], each).unwrap();
-            rows.extend(decoded(&mut runner, &tokens[40..]));
+            runner.feed_all_logits(&tokens[..36], each).unwrap();
+            rows.extend(decoded(&mut runner, &tokens[36..]));
             rows
         });
         compare(&name, &found, &expect);
