@@ -104,7 +104,8 @@ impl CallMaker<'_> {
                 Some((self.address(*id), strides))
             }
         };
-        let shared = keys * size_of::<f32>();
+        // Reads of several elements at once may touch whole vectors.
+        let shared = (keys * size_of::<f32>()).next_multiple_of(16);
         if shared > self.device.facts.shared_memory {
             return Err(self.unsupported(node, "the text has too many tokens"));
         }
