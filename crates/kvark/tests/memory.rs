@@ -210,8 +210,9 @@ fn the_system_counts_what_the_plan_says() {
                 plan.arena.bytes,
                 (anonymous as f64 / planned as f64 - 1.0) * 100.0
             );
-            // The graph, the tape, stacks and the allocator's free lists are not planned: about 1 MiB.
-            let apart = anonymous.abs_diff(planned).saturating_sub(1 << 20);
+            // The graph, the tape, stacks and the allocator's free lists are not planned: about 1 MiB. The system may also back
+            // the end of the weights with a whole huge page: 2 MiB.
+            let apart = anonymous.abs_diff(planned).saturating_sub(3 << 20);
             assert!(
                 apart * 100 <= planned,
                 "{anonymous} measured, {planned} planned"
