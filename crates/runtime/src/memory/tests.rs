@@ -74,31 +74,6 @@ fn a_draft_is_part_of_the_total() {
     assert_eq!(both.unwrap().total_bytes(), 2 * alone.total_bytes());
 }
 
-/// A device with memory of its own and this much of it free.
-struct OwnMemory(u64);
-
-impl Backend for OwnMemory {
-    fn id(&self) -> &'static str {
-        "own"
-    }
-
-    fn compile(
-        &self,
-        graph: std::sync::Arc<Graph>,
-        options: &backend::CompileOptions,
-    ) -> Result<backend::Compiled, BackendError> {
-        Reference::new().compile(graph, options)
-    }
-
-    fn free_memory(&self) -> Option<u64> {
-        Some(self.0)
-    }
-
-    fn has_own_memory(&self) -> bool {
-        true
-    }
-}
-
 #[test]
 fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
     let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
@@ -109,7 +84,8 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
     let plan = |draft| {
         let kind = CacheKind::Contiguous;
         let model = (&blueprint).into();
-        MemoryPlan::new(&model, &OwnMemory(0), &options, kind, draft).unwrap()
+        let device = Reporting { free: 0, own: true };
+        MemoryPlan::new(&model, &device, &options, kind, draft).unwrap()
     };
     let alone = plan(None);
     let device = alone.packed_bytes() + alone.kv_bytes() + alone.arena.bytes;
@@ -120,8 +96,9 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
     let sums = (both.total_bytes(), both.host_bytes());
     assert_eq!(sums, (2 * device, 2 * host));
     let fits = |free: usize| {
-        let backend = OwnMemory(free as u64);
-        let limits = [MemoryLimit::Machine, MemoryLimit::Bytes(free as u64)];
+        let free = free as u64;
+        let backend = Reporting { free, own: true };
+        let limits = [MemoryLimit::Machine, MemoryLimit::Bytes(free)];
         limits.map(|limit| alone.check(limit, &backend).is_ok())
     };
     assert_eq!((fits(device), fits(device - 1)), ([true; 2], [false; 2]));
@@ -201,14 +178,4 @@ impl Backend for Reporting {
     fn has_own_memory(&self) -> bool {
         self.own
     }
-}
-
-#[test]
-fn mapped_weights_take_no_memory_of_a_device_with_its_own() {
-    let plan = plan(1024, KvStorage::F16, CacheKind::Contiguous);
-    let free = (plan.total_bytes() - plan.weights_bytes()) as u64;
-    let check = |free: u64, own: bool| plan.check(MemoryLimit::Machine, &Reporting { free, own });
-    assert!(plan.weights_bytes() > 0);
-    check(free, true).unwrap();
-    assert!(check(free - 1, true).is_err() && check(free, false).is_err());
 }
