@@ -168,9 +168,10 @@ fn check(plan: &ProgramPlan<'_>) -> Result<(), EmitError> {
             let size = match side.storage {
                 KvStorage::F32 => 4,
                 KvStorage::F16 => 2,
+                KvStorage::F8E4M3 => 1,
                 other => {
                     return refuse(format!(
-                        "keys and values of {other}; f32 and f16 can be emitted"
+                        "keys and values of {other}; f32, f16 and f8_e4m3 can be emitted"
                     ));
                 }
             };

@@ -278,11 +278,15 @@ fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError
     let regions = &plan.regions;
     let mut kv = String::new();
     if !plan.kv.layers.is_empty() {
-        kv += "/* The caches: offsets of keys and values, sizes, window (0 for none), and whether they are f16. */\n";
-        kv += "static const struct {\n    size_t keys, values, heads, rows, key_dim, value_dim, window;\n    int key_half, value_half;\n} KV[MODEL_LAYERS] = {\n";
+        kv += "/* The caches: offsets of keys and values, sizes, window (0 for none), and storage types. */\n";
+        kv += "static const struct {\n    size_t keys, values, heads, rows, key_dim, value_dim, window;\n    int key_type, value_type;\n} KV[MODEL_LAYERS] = {\n";
         for layer in &plan.kv.layers {
             let (keys, values) = (&layer.keys, &layer.values);
-            let half = |storage: KvStorage| u8::from(storage == KvStorage::F16);
+            let code = |storage: KvStorage| match storage {
+                KvStorage::F8E4M3 => "KV_E4M3",
+                KvStorage::F16 => "KV_F16",
+                _ => "KV_F32",
+            };
             let _ = writeln!(
                 kv,
                 "    {{{:#x}ull, {:#x}ull, {}, {}, {}, {}, {}, {}, {}}},",
@@ -293,8 +297,8 @@ fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError
                 keys.dim,
                 values.dim,
                 layer.window.unwrap_or(0),
-                half(keys.storage),
-                half(values.storage)
+                code(keys.storage),
+                code(values.storage)
             );
         }
         kv += "};\n\n";

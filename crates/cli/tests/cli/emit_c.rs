@@ -247,10 +247,14 @@ fn decoders_compute_the_bits_of_the_generic_tier() {
     assert!(models.len() > 15);
     for model in &models {
         let name = model.file_name().unwrap().to_str().unwrap();
-        for (storage, step, flags) in [
+        let mut variants = vec![
             (KvStorage::F32, 8, &["-O2"][..]),
             (KvStorage::F16, 512, &["-O3", "-march=native"]),
-        ] {
+        ];
+        if name.starts_with("gemma") {
+            variants.push((KvStorage::F8E4M3, 8, &["-O2"]));
+        }
+        for (storage, step, flags) in variants {
             let case = Case {
                 model,
                 // The table of GPT-2 has no more positions.
