@@ -43,5 +43,15 @@ struct kv_layer {
     int key_type, value_type;
 };
 
+/* How windows slide along an axis, and the element of the padding. */
+struct window_axis {
+    size_t len, size, stride, dilation, before, places;
+};
+
+struct windows {
+    struct window_axis axes[3];
+    float padding;
+};
+
 @declarations@
 #endif
