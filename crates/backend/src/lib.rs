@@ -7,6 +7,7 @@
 mod compiled;
 pub mod conformance;
 mod contract;
+pub mod e4m3;
 mod error;
 mod key_rotation;
 mod outputs;

@@ -1,5 +1,6 @@
 //! The reference encoder and decoder of KV rows. Every backend's kernels must give the same results.
 
+use crate::e4m3;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use kv::KvStorage;
@@ -29,6 +30,11 @@ pub fn encode(storage: KvStorage, row: &[f32], out: &mut [u8]) {
         KvStorage::BF16 => {
             for (x, bytes) in row.iter().zip(out.as_chunks_mut().0) {
                 *bytes = bf16::from_f32(*x).to_le_bytes();
+            }
+        }
+        KvStorage::F8E4M3 => {
+            for (x, code) in row.iter().zip(out) {
+                *code = e4m3::encode(*x);
             }
         }
         KvStorage::Q8(group) => {
@@ -69,6 +75,11 @@ pub fn decode(storage: KvStorage, bytes: &[u8], row: &mut [f32]) {
         KvStorage::BF16 => {
             for (x, bytes) in row.iter_mut().zip(bytes.as_chunks().0) {
                 *x = bf16::from_le_bytes(*bytes).to_f32();
+            }
+        }
+        KvStorage::F8E4M3 => {
+            for (x, code) in row.iter_mut().zip(bytes) {
+                *x = e4m3::decode(*code);
             }
         }
         KvStorage::Q8(group) | KvStorage::Q4(group) => {
@@ -159,6 +170,7 @@ mod tests {
                     KvStorage::F32 => 0.0,
                     KvStorage::F16 => 4.0 / 2048.0,
                     KvStorage::BF16 => 4.0 / 256.0,
+                    KvStorage::F8E4M3 => 4.0 / 16.0,
                     KvStorage::Q8(_) => 6.0 / 255.0,
                     KvStorage::Q4(_) => 6.0 / 15.0,
                 };

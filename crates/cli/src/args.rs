@@ -172,10 +172,10 @@ pub(crate) struct EngineArgs {
     /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
-    /// Storage type of cached keys
+    /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_k: KvStorage,
-    /// Storage type of cached values
+    /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
     pub(crate) cache_type_v: KvStorage,
     /// Allocate all keys and values before the first token, as one region, instead of growing with the context

@@ -36,10 +36,10 @@ pub(crate) struct EmitC {
     /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// Storage type of cached keys: f32 or f16
+    /// Storage type of cached keys: f32, f16 or f8_e4m3
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_k: KvStorage,
-    /// Storage type of cached values: f32 or f16
+    /// Storage type of cached values: f32, f16 or f8_e4m3
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_v: KvStorage,
     /// Number of threads of the program

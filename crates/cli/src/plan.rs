@@ -43,10 +43,10 @@ pub(crate) struct Plan {
     /// Storage types of keys and values to compare
     #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = args::storage)]
     compare: Vec<KvStorage>,
-    /// Storage type of cached keys
+    /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_k: KvStorage,
-    /// Storage type of cached values
+    /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
     cache_type_v: KvStorage,
     /// Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates

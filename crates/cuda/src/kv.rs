@@ -49,6 +49,7 @@ fn storage_code(storage: KvStorage) -> u32 {
         KvStorage::Q8(QuantGroup::G64) => 4,
         KvStorage::Q4(QuantGroup::G32) => 5,
         KvStorage::Q4(QuantGroup::G64) => 6,
+        KvStorage::F8E4M3 => 7,
     }
 }
 

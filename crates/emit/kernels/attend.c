@@ -23,14 +23,29 @@ static inline float exp2_lane(float x)
     return x >= -125.0f ? power : 0.0f;
 }
 
-static inline float load_stored(const uint8_t *row, size_t i, int is_half)
+/* An FP8 number (e4m3fn): 120 is the difference of the exponents' biases, and subnormal numbers are multiples of 1/512. */
+static inline float e4m3_to_float(uint8_t code)
 {
-    if (is_half) {
-        return load_half(row + 2 * i);
-    } else {
-        float value;
-        memcpy(&value, row + 4 * i, sizeof value);
-        return value;
+    uint32_t rest = code & 0x7fu;
+    uint32_t magnitude = rest < 8 ? float_to_bits((float)rest * (1.0f / 512.0f)) : (rest << 20) + (120u << 23);
+    return bits_to_float((uint32_t)(code & 0x80u) << 24 | (rest == 0x7fu ? 0x7fc00000u : magnitude));
+}
+
+/* Decodes a stored row into floats that are `stride` apart. */
+static void load_row(const uint8_t *row, float *to, size_t stride, size_t dim, int type)
+{
+    switch (type) {
+    case KV_F16:
+        for (size_t i = 0; i < dim; i++)
+            to[i * stride] = load_half(row + 2 * i);
+        break;
+    case KV_E4M3:
+        for (size_t i = 0; i < dim; i++)
+            to[i * stride] = e4m3_to_float(row[i]);
+        break;
+    default:
+        for (size_t i = 0; i < dim; i++)
+            memcpy(to + i * stride, row + 4 * i, sizeof *to);
     }
 }
 
@@ -51,27 +66,50 @@ static inline uint16_t float_to_half(float value)
     return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
 }
 
-static void store_row(uint8_t *row, const float *from, size_t dim, int is_half)
+/* An f32 as FP8 (e4m3fn), rounded to the nearest, ties to even; larger numbers become 448 with their sign. */
+static inline uint8_t float_to_e4m3(float value)
 {
-    if (!is_half) {
-        memcpy(row, from, dim * sizeof *from);
-        return;
+    uint32_t bits = float_to_bits(value), sign = bits >> 24 & 0x80u, rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (uint8_t)(sign | 0x7fu);
+    if (rest >= 0x43e00000u)
+        return (uint8_t)(sign | 0x7eu);
+    if (rest < 0x3c800000u) {
+        /* A subnormal: its last bit is worth as much as that of 2^14, so the addition rounds. */
+        float sum = bits_to_float(rest) + 16384.0f;
+        return (uint8_t)(sign | (float_to_bits(sum) - 0x46800000u));
     }
-    for (size_t i = 0; i < dim; i++) {
-        uint16_t half = float_to_half(from[i]);
-        memcpy(row + 2 * i, &half, sizeof half);
+    rest += 0x7ffffu + (rest >> 20 & 1u);
+    return (uint8_t)(sign | ((rest >> 20) - (120u << 3)));
+}
+
+static void store_row(uint8_t *row, const float *from, size_t dim, int type)
+{
+    switch (type) {
+    case KV_F16:
+        for (size_t i = 0; i < dim; i++) {
+            uint16_t half = float_to_half(from[i]);
+            memcpy(row + 2 * i, &half, sizeof half);
+        }
+        break;
+    case KV_E4M3:
+        for (size_t i = 0; i < dim; i++)
+            row[i] = float_to_e4m3(from[i]);
+        break;
+    default:
+        memcpy(row, from, dim * sizeof *from);
     }
 }
 
 /* Stores the keys and values of a step at their positions. */
 static void kv_store(const struct kv_layer *kv, const float *keys, const float *values, size_t tokens, size_t position)
 {
-    size_t key_bytes = kv->key_dim * (kv->key_half ? 2 : 4), value_bytes = kv->value_dim * (kv->value_half ? 2 : 4);
+    size_t key_bytes = kv->key_dim * (size_t)kv->key_type, value_bytes = kv->value_dim * (size_t)kv->value_type;
     for (size_t head = 0; head < kv->heads; head++)
         for (size_t token = 0; token < tokens; token++) {
             size_t row = head * kv->rows + (position + token) % kv->rows, from = token * kv->heads + head;
-            store_row(kv->keys + row * key_bytes, keys + from * kv->key_dim, kv->key_dim, kv->key_half);
-            store_row(kv->values + row * value_bytes, values + from * kv->value_dim, kv->value_dim, kv->value_half);
+            store_row(kv->keys + row * key_bytes, keys + from * kv->key_dim, kv->key_dim, kv->key_type);
+            store_row(kv->values + row * value_bytes, values + from * kv->value_dim, kv->value_dim, kv->value_type);
         }
 }
 
@@ -136,7 +174,7 @@ static void attend_block(const struct kv_layer *kv, size_t kv_head, const float 
 {
     /* Keys by dimension, so that one element of a query is multiplied with sixteen keys at once. */
     float keys[MAX_KEY_DIM][KEY_BLOCK], scores[KEY_BLOCK], value[MAX_VALUE_DIM];
-    size_t key_bytes = kv->key_dim * (kv->key_half ? 2 : 4), value_bytes = kv->value_dim * (kv->value_half ? 2 : 4);
+    size_t key_bytes = kv->key_dim * (size_t)kv->key_type, value_bytes = kv->value_dim * (size_t)kv->value_type;
     size_t columns = (to + LANES - 1) / LANES * LANES;
     for (size_t i = 0; i < columns; i++) {
         if (i < from || i >= to) {
@@ -145,12 +183,7 @@ static void attend_block(const struct kv_layer *kv, size_t kv_head, const float 
             continue;
         }
         const uint8_t *row = kv->keys + (kv_head * kv->rows + (base + i) % kv->rows) * key_bytes;
-        if (kv->key_half)
-            for (size_t d = 0; d < kv->key_dim; d++)
-                keys[d][i] = load_stored(row, d, 1);
-        else
-            for (size_t d = 0; d < kv->key_dim; d++)
-                keys[d][i] = load_stored(row, d, 0);
+        load_row(row, &keys[0][i], KEY_BLOCK, kv->key_dim, kv->key_type);
     }
     float weights[MAX_GROUP][KEY_BLOCK];
     for (size_t h = 0; h < heads; h++) {
@@ -171,11 +204,7 @@ static void attend_block(const struct kv_layer *kv, size_t kv_head, const float 
     }
     for (size_t i = from; i < to; i++) {
         const uint8_t *row = kv->values + (kv_head * kv->rows + (base + i) % kv->rows) * value_bytes;
-        if (kv->value_half)
-            for (size_t d = 0; d < kv->value_dim; d++)
-                value[d] = load_stored(row, d, 1);
-        else
-            memcpy(value, row, value_bytes);
+        load_row(row, value, 1, kv->value_dim, kv->value_type);
         for (size_t h = 0; h < heads; h++)
             for (size_t d = 0; d < kv->value_dim; d++)
                 state[h].weighted[d] += weights[h][i] * value[d];

@@ -4,7 +4,7 @@ use crate::c_text::{StepSymbols, float};
 use crate::error::{EmitError, EmitErrorKind};
 use crate::kernels::{Kernels, activation, decoder};
 use crate::names::Names;
-use crate::program::ProgramPlan;
+use crate::program::{ProgramKind, ProgramPlan};
 use crate::weights::{Form, Weights};
 use base::DType;
 use cpu::{PackedWeightKind, packed_strip_bytes};
@@ -51,7 +51,7 @@ impl<'a> Calls<'a> {
         let mut calls = Calls {
             plan,
             symbols: step_symbols(plan)?,
-            names: Names::reserving(&RESERVED),
+            names: Names::reserving(&reserved(plan)),
             weights: Weights::default(),
             kernels: Kernels::default(),
             body: String::new(),
@@ -163,12 +163,11 @@ impl<'a> Calls<'a> {
                 ))
             }
             Op::RopeTable(op) => {
-                if self.place(node.inputs[0])
-                    != (Place::Input {
-                        index: 1,
-                        offset: 0,
-                    })
-                {
+                let positions = Place::Input {
+                    index: 1,
+                    offset: 0,
+                };
+                if !self.has_tokens() || self.place(node.inputs[0]) != positions {
                     return Err("its positions are computed".to_owned());
                 }
                 let form = Form::RopeTable {
@@ -286,6 +285,7 @@ impl<'a> Calls<'a> {
                 }
                 Ok(calls.join(";\n    "))
             }
+            Op::Windows(op) => self.windows(node, op),
             Op::Compare(op) => self.compare(node, op.function),
             Op::Unary(op) => Err(format!("there is no C of {:?}", op.function)),
             _ => Err("there is no C of this op".to_owned()),
@@ -296,12 +296,15 @@ impl<'a> Calls<'a> {
         let graph = self.plan.graph;
         let (table, index) = (node.inputs[0], node.inputs[1]);
         let ty = &graph.tensor(table).ty;
-        let Place::Input {
-            index: input,
-            offset: 0,
-        } = self.place(index)
+        let (
+            Place::Input {
+                index: input,
+                offset: 0,
+            },
+            true,
+        ) = (self.place(index), self.has_tokens())
         else {
-            return Err("its indices are computed".to_owned());
+            return Err("its indices are not tokens, positions or rows".to_owned());
         };
         if graph.tensor(index).ty.dtype != DType::I32 {
             return Err("its indices are not i32".to_owned());
@@ -551,6 +554,42 @@ impl<'a> Calls<'a> {
         ))
     }
 
+    fn windows(&mut self, node: &Node, op: &ops::Windows) -> Result<String, String> {
+        self.kernels.add("windows");
+        let graph = self.plan.graph;
+        let from = &graph.tensor(node.inputs[0]).ty.shape;
+        let to = &graph.tensor(node.output).ty.shape;
+        let outer = from.len() - op.axes.len();
+        let mut axes = vec!["{1, 1, 1, 1, 0, 1}".to_owned(); 3 - op.axes.len()];
+        for (i, axis) in op.axes.iter().enumerate() {
+            let len = self.product(&[from[outer + i]])?;
+            let places = self.product(&[to[op.batch_axes + i]])?;
+            let ops::WindowAxis {
+                size,
+                stride,
+                dilation,
+                before,
+                ..
+            } = axis;
+            axes.push(format!(
+                "{{{len}, {size}, {stride}, {dilation}, {before}, {places}}}"
+            ));
+        }
+        let batch = self.product(&from[..op.batch_axes])?;
+        let inner = self.product(&from[op.batch_axes..outer])?;
+        let (x, out) = (self.floats(node.inputs[0])?, self.out(node)?);
+        Ok(format!(
+            "k_windows({x}, {out}, {batch}, {inner}, (struct windows){{{{{}}}, {}}})",
+            axes.join(", "),
+            float(op.padding)
+        ))
+    }
+
+    /// Whether the program's inputs are tokens, positions and rows.
+    fn has_tokens(&self) -> bool {
+        self.plan.kind() != ProgramKind::Tensors
+    }
+
     fn with_number(&mut self, kernel: &str, node: &Node, number: f32) -> Result<String, String> {
         self.kernels.add("scale");
         let (x, out) = (self.floats(node.inputs[0])?, self.out(node)?);
@@ -568,10 +607,13 @@ impl<'a> Calls<'a> {
         start: &str,
         (to_steps, offset): (&[String], &str),
     ) -> Result<String, String> {
-        if shape.len() > MAX_AXES {
+        let moving: Vec<usize> = (0..shape.len())
+            .filter(|axis| shape[*axis].as_const() != Some(1))
+            .collect();
+        if moving.len() > MAX_AXES {
             return Err(format!(
                 "it has {} axes, at most {MAX_AXES} can be copied",
-                shape.len()
+                moving.len()
             ));
         }
         self.kernels.add("copy");
@@ -580,14 +622,15 @@ impl<'a> Calls<'a> {
             let missing = std::iter::repeat_n(with.to_owned(), MAX_AXES - own.len());
             missing.chain(own).collect::<Vec<_>>().join(", ")
         };
-        let dims = shape
+        let dims = moving
             .iter()
-            .map(|dim| self.product(&[*dim]))
+            .map(|axis| self.product(&[shape[*axis]]))
             .collect::<Result<Vec<_>, _>>()?;
+        let of_moving = |steps: &[String]| moving.iter().map(|axis| steps[*axis].clone()).collect();
         let (dims, from_steps, to_steps) = (
             padded(dims, "1"),
-            padded(from_steps.to_vec(), "0"),
-            padded(to_steps.to_vec(), "0"),
+            padded(of_moving(from_steps), "0"),
+            padded(of_moving(to_steps), "0"),
         );
         let from = self.bytes(from)?;
         let name = self.buffer(node.output)?;
@@ -684,6 +727,9 @@ impl<'a> Calls<'a> {
                 let name = self.weight(id, Form::Raw)?;
                 Ok(format!("weights + {name} + {offset}"))
             }
+            Place::Input { index, offset } if !self.has_tokens() => {
+                Ok(format!("state + A_INPUT_{index} + {offset}"))
+            }
             Place::Input { index, .. } => Ok(format!("(const uint8_t *){}", INPUTS[index])),
         }
     }
@@ -703,6 +749,10 @@ impl<'a> Calls<'a> {
                     _ => format!("WF({name} + {offset})"),
                 })
             }
+            Place::Input { index, offset } if !self.has_tokens() => Ok(match offset {
+                0 => format!("F(A_INPUT_{index})"),
+                _ => format!("F(A_INPUT_{index} + {offset})"),
+            }),
             Place::Input { .. } => Err("an input of f32".to_owned()),
         }
     }
@@ -710,7 +760,7 @@ impl<'a> Calls<'a> {
     /// An i32 tensor that is read: an input of the step.
     fn integers(&mut self, id: TensorId) -> Result<String, String> {
         match self.place(id) {
-            Place::Input { index, offset: 0 } => Ok(INPUTS[index].to_owned()),
+            Place::Input { index, offset: 0 } if self.has_tokens() => Ok(INPUTS[index].to_owned()),
             _ => Err("integers that are computed".to_owned()),
         }
     }
@@ -719,6 +769,15 @@ impl<'a> Calls<'a> {
     fn out(&mut self, node: &Node) -> Result<String, String> {
         Ok(format!("F({})", self.buffer(node.output)?))
     }
+}
+
+/// The names of the regions of a program.
+fn reserved(plan: &ProgramPlan<'_>) -> Vec<String> {
+    let graph = plan.graph;
+    let inputs = (0..graph.inputs().len()).map(|i| format!("A_INPUT_{i}"));
+    let outputs = (0..graph.outputs().len()).map(|i| format!("A_OUTPUT_{i}"));
+    let fixed = RESERVED.iter().map(|name| (*name).to_owned());
+    fixed.chain(inputs).chain(outputs).collect()
 }
 
 /// Whether an operand moves along the axes before and after `split`; `None` if two loops cannot say it.
@@ -744,6 +803,25 @@ fn steps(operand: &[Dim], out: &[Dim], split: usize) -> Option<[bool; 2]> {
 fn step_symbols(plan: &ProgramPlan<'_>) -> Result<StepSymbols, EmitError> {
     let refuse = |reason: String| EmitError::from(EmitErrorKind::Graph(reason));
     let graph = plan.graph;
+    if plan.kind() == ProgramKind::Tensors {
+        for id in graph.inputs() {
+            let tensor = graph.tensor(*id);
+            let is_fixed = tensor.ty.shape.iter().all(|dim| dim.as_const().is_some());
+            if tensor.ty.dtype != DType::F32 || !is_fixed {
+                return Err(refuse(format!(
+                    "its input {} is {}{:?}; inputs must be tokens, positions and rows, or f32 of fixed shapes",
+                    tensor.name, tensor.ty.dtype, tensor.ty.shape
+                )));
+            }
+        }
+        if !graph.symbols().is_empty() {
+            return Err(refuse("it has sizes that are not fixed".to_owned()));
+        }
+        return Ok(StepSymbols {
+            tokens: None,
+            rows: None,
+        });
+    }
     if graph.inputs().len() != INPUTS.len() {
         let count = graph.inputs().len();
         return Err(refuse(format!(

@@ -112,6 +112,7 @@ const PARTS: &[Part] = &[
         "iq4_values",
         include_str!("../kernels/decode_iq4_xs.c"),
     ),
+    part("windows", "", include_str!("../kernels/windows.c")),
     part("copy", "", include_str!("../kernels/copy.c")),
     part("equal", "", include_str!("../kernels/equal.c")),
 ];

@@ -1,7 +1,7 @@
 //! `layout.map`: every buffer with its offset, size and shape.
 
 use crate::calls::Calls;
-use crate::program::{ProgramPlan, StateLayout};
+use crate::program::{ProgramKind, ProgramPlan, StateLayout};
 use base::size_text;
 use kv::SideLayout;
 use std::fmt::Write;
@@ -79,17 +79,25 @@ pub(crate) fn text(plan: &ProgramPlan<'_>, calls: &Calls<'_>, layout: &StateLayo
             &format!("f32[{}]", plan.vocab),
         );
     }
-    let ids = plan.context * size_of::<i32>();
-    let shape = format!("i32[{}]", plan.context);
-    row(&mut text, layout.token_ids, ids, "token_ids", &shape);
-    row(&mut text, layout.positions, ids, "positions", &shape);
-    row(
-        &mut text,
-        layout.rows,
-        layout.rows_bytes,
-        "rows",
-        &format!("i32[{}]", layout.rows_bytes / 4),
-    );
+    if plan.kind() == ProgramKind::Tensors {
+        for (id, (offset, bytes)) in plan.graph.inputs().iter().zip(&layout.inputs) {
+            let name = &plan.graph.tensor(*id).name;
+            let shape = format!("f32[{}]", bytes / size_of::<f32>());
+            row(&mut text, *offset, *bytes, name, &shape);
+        }
+    } else {
+        let ids = plan.context * size_of::<i32>();
+        let shape = format!("i32[{}]", plan.context);
+        row(&mut text, layout.token_ids, ids, "token_ids", &shape);
+        row(&mut text, layout.positions, ids, "positions", &shape);
+        row(
+            &mut text,
+            layout.rows,
+            layout.rows_bytes,
+            "rows",
+            &format!("i32[{}]", layout.rows_bytes / 4),
+        );
+    }
     text += "\nWEIGHTS\n";
     head(&mut text);
     for weight in calls.weights.iter() {

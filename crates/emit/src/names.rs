@@ -12,9 +12,9 @@ pub(crate) struct Names {
 
 impl Names {
     /// Names without these.
-    pub(crate) fn reserving(names: &[&str]) -> Names {
+    pub(crate) fn reserving(names: &[String]) -> Names {
         Names {
-            taken: names.iter().map(|name| (*name).to_owned()).collect(),
+            taken: names.iter().cloned().collect(),
             ..Names::default()
         }
     }

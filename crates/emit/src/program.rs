@@ -5,6 +5,7 @@ use crate::error::{EmitError, EmitErrorKind};
 use crate::folder;
 use crate::sources;
 use crate::weights::Weights;
+use base::DType;
 use graph::Graph;
 use graph::plan::MemoryPlan;
 use kv::{KvLayout, KvStorage};
@@ -31,6 +32,31 @@ pub struct ProgramPlan<'a> {
     pub max_step: usize,
     /// Logits of a row; zero for an encoder.
     pub vocab: usize,
+}
+
+/// What a program computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProgramKind {
+    /// Logits from tokens, with a cache.
+    Decoder,
+    /// Hidden states from tokens.
+    Encoder,
+    /// Outputs from inputs of fixed shapes, such as an encoder of images.
+    Tensors,
+}
+
+impl ProgramPlan<'_> {
+    pub(crate) fn kind(&self) -> ProgramKind {
+        let takes_tokens = self.graph.inputs().iter().all(|id| {
+            let ty = &self.graph.tensor(*id).ty;
+            ty.dtype == DType::I32 && ty.shape.len() == 1
+        });
+        match (self.vocab, takes_tokens) {
+            (0, false) => ProgramKind::Tensors,
+            (0, true) => ProgramKind::Encoder,
+            _ => ProgramKind::Decoder,
+        }
+    }
 }
 
 /// Offsets of the regions of a state. Between two regions there are at least 64 bytes.
@@ -135,11 +161,32 @@ pub(crate) struct StateLayout {
     pub(crate) bytes: usize,
     /// Bytes of the rows' region: the row whose logits are wanted, or the text of every token.
     pub(crate) rows_bytes: usize,
+    /// Offsets and bytes of the inputs, for programs without tokens.
+    pub(crate) inputs: Vec<(usize, usize)>,
 }
 
 impl StateLayout {
     fn new(plan: &ProgramPlan<'_>) -> StateLayout {
         let after = |end: usize| end.saturating_add(GUARD_BYTES).next_multiple_of(64);
+        if plan.kind() == ProgramKind::Tensors {
+            let mut end = plan.regions.end;
+            let mut inputs = Vec::new();
+            for id in plan.graph.inputs() {
+                let ty = &plan.graph.tensor(*id).ty;
+                let bytes = ty.bytes(&plan.memory.bindings).unwrap_or(usize::MAX);
+                let offset = after(end);
+                end = offset.saturating_add(bytes);
+                inputs.push((offset, bytes));
+            }
+            return StateLayout {
+                token_ids: 0,
+                positions: 0,
+                rows: 0,
+                bytes: after(end),
+                rows_bytes: 0,
+                inputs,
+            };
+        }
         let ids = plan.context.saturating_mul(size_of::<i32>());
         let rows_bytes = match plan.vocab {
             0 => ids,
@@ -154,6 +201,7 @@ impl StateLayout {
             rows,
             bytes: after(rows.saturating_add(rows_bytes)),
             rows_bytes,
+            inputs: vec![],
         }
     }
 }
@@ -168,9 +216,10 @@ fn check(plan: &ProgramPlan<'_>) -> Result<(), EmitError> {
             let size = match side.storage {
                 KvStorage::F32 => 4,
                 KvStorage::F16 => 2,
+                KvStorage::F8E4M3 => 1,
                 other => {
                     return refuse(format!(
-                        "keys and values of {other}; f32 and f16 can be emitted"
+                        "keys and values of {other}; f32, f16 and f8_e4m3 can be emitted"
                     ));
                 }
             };

@@ -4,7 +4,7 @@ use crate::calls::Calls;
 use crate::error::{EmitError, EmitErrorKind};
 use crate::kernels;
 use crate::layout_map;
-use crate::program::{EmitOptions, GUARD_BYTES, ProgramPlan, StateLayout};
+use crate::program::{EmitOptions, GUARD_BYTES, ProgramKind, ProgramPlan, StateLayout};
 use graph::plan::Place;
 use kv::{KvStorage, LayerLayout};
 use std::fmt::Write;
@@ -26,10 +26,24 @@ pub(crate) fn all(
     options: &EmitOptions,
 ) -> Result<Vec<(&'static str, String)>, EmitError> {
     let kernels = calls.kernels.source(options.threads);
-    let decodes = plan.vocab > 0;
-    let main = match decodes {
-        true => include_str!("../templates/main_decoder.c"),
-        false => include_str!("../templates/main_encoder.c"),
+    let tokens = |generate: &str| {
+        let main = include_str!("../templates/main_tokens.c");
+        fill(main, &[("generate", generate)])
+    };
+    let about_tokens = include_str!("../templates/main_tokens_about.c");
+    let (about, run) = match plan.kind() {
+        ProgramKind::Decoder => (
+            about_tokens,
+            tokens(include_str!("../templates/main_decoder.c")),
+        ),
+        ProgramKind::Encoder => (
+            about_tokens,
+            tokens(include_str!("../templates/main_encoder.c")),
+        ),
+        ProgramKind::Tensors => (
+            include_str!("../templates/main_tensors_about.c"),
+            include_str!("../templates/main_tensors.c").to_owned(),
+        ),
     };
     let mut defines = String::new();
     if options.static_state {
@@ -45,7 +59,7 @@ pub(crate) fn all(
     ];
     Ok(vec![
         ("model.h", header(plan, calls, layout)?),
-        ("model.c", source(plan, calls)?),
+        ("model.c", source(plan, calls, layout)?),
         (
             "kernels.h",
             fill(include_str!("../templates/kernels.h"), &headers),
@@ -53,7 +67,10 @@ pub(crate) fn all(
         ("kernels.c", kernels),
         (
             "main.c",
-            fill(include_str!("../templates/main.c"), &[("run", main)]),
+            fill(
+                include_str!("../templates/main.c"),
+                &[("about", about), ("run", &run)],
+            ),
         ),
         (
             "weights.S",
@@ -116,19 +133,22 @@ fn header(
     layout: &StateLayout,
 ) -> Result<String, EmitError> {
     let mut facts = String::new();
-    define(&mut facts, "MODEL_CONTEXT", plan.context, "tokens");
-    define(
-        &mut facts,
-        "MODEL_STEP",
-        plan.max_step,
-        "the most tokens of a step",
-    );
-    define(
-        &mut facts,
-        "MODEL_TABLE_ROWS",
-        calls.table_rows.min(i32::MAX as usize),
-        "token ids are below",
-    );
+    let kind = plan.kind();
+    if kind != ProgramKind::Tensors {
+        define(&mut facts, "MODEL_CONTEXT", plan.context, "tokens");
+        define(
+            &mut facts,
+            "MODEL_STEP",
+            plan.max_step,
+            "the most tokens of a step",
+        );
+        define(
+            &mut facts,
+            "MODEL_TABLE_ROWS",
+            calls.table_rows.min(i32::MAX as usize),
+            "token ids are below",
+        );
+    }
     if plan.vocab > 0 {
         define(&mut facts, "MODEL_VOCAB", plan.vocab, "logits");
         define(
@@ -169,13 +189,24 @@ fn header(
     if plan.vocab > 0 {
         region("A_LOGITS", regions.logits, "logits");
     }
-    region("A_TOKEN_IDS", layout.token_ids, "the tokens of the context");
-    region("A_POSITIONS", layout.positions, "0, 1, 2 and so on");
-    region(
-        "A_ROWS",
-        layout.rows,
-        "the row of the step whose logits are wanted, or the text of every token",
-    );
+    match kind {
+        ProgramKind::Tensors => {
+            for (i, (offset, _)) in layout.inputs.iter().enumerate() {
+                let name = &plan.graph.tensor(plan.graph.inputs()[i]).name;
+                let name = name.replace("*/", "* /");
+                region(&format!("A_INPUT_{i}"), *offset, &name);
+            }
+        }
+        _ => {
+            region("A_TOKEN_IDS", layout.token_ids, "the tokens of the context");
+            region("A_POSITIONS", layout.positions, "0, 1, 2 and so on");
+            region(
+                "A_ROWS",
+                layout.rows,
+                "the row of the step whose logits are wanted, or the text of every token",
+            );
+        }
+    }
 
     let mut arena = String::new();
     for (name, offset, _, shape) in &calls.buffers {
@@ -186,17 +217,23 @@ fn header(
             shape,
         );
     }
-    let functions = match plan.vocab {
-        0 => {
+    let functions = match kind {
+        ProgramKind::Tensors => {
+            for (name, count) in [
+                ("MODEL_INPUTS", plan.graph.inputs().len()),
+                ("MODEL_OUTPUTS", plan.graph.outputs().len()),
+            ] {
+                define(&mut facts, name, count, "");
+            }
+            for (i, output) in plan.graph.outputs().iter().enumerate() {
+                let offset = format!("{:#x}ull", output_offset(plan, *output)?);
+                define(&mut arena, &format!("A_OUTPUT_{i}"), offset, "");
+            }
+            include_str!("../templates/tensors.h")
+        }
+        ProgramKind::Encoder => {
             let output = plan.graph.outputs()[0];
-            let offset = match plan.memory.place(output) {
-                Place::Arena(slot) => regions.arena + slot.offset,
-                _ => {
-                    return Err(
-                        EmitErrorKind::Graph("its output is not computed".to_owned()).into(),
-                    );
-                }
-            };
+            let offset = output_offset(plan, output)?;
             let width = plan
                 .graph
                 .tensor(output)
@@ -220,7 +257,7 @@ fn header(
             );
             include_str!("../templates/encoder.h")
         }
-        _ => include_str!("../templates/decoder.h"),
+        ProgramKind::Decoder => include_str!("../templates/decoder.h"),
     };
     let mut weights = String::new();
     for weight in calls.weights.iter() {
@@ -243,6 +280,36 @@ fn header(
             ("functions", functions),
         ],
     ))
+}
+
+/// The offset of an output of the graph in the state.
+fn output_offset(plan: &ProgramPlan<'_>, output: graph::TensorId) -> Result<usize, EmitError> {
+    match plan.memory.place(output) {
+        Place::Arena(slot) if plan.graph.tensor(output).ty.dtype == base::DType::F32 => {
+            Ok(plan.regions.arena + slot.offset)
+        }
+        _ => {
+            let name = &plan.graph.tensor(output).name;
+            let reason = format!("its output {name} is not f32 that is computed");
+            Err(EmitErrorKind::Graph(reason).into())
+        }
+    }
+}
+
+/// Offset and length of each input or output, as a C initialiser.
+fn tensor_table(
+    plan: &ProgramPlan<'_>,
+    name: &str,
+    ids: &[graph::TensorId],
+) -> Result<String, EmitError> {
+    let rows = ids.iter().enumerate().map(|(i, id)| {
+        let len = plan.graph.tensor(*id).ty.bytes(&plan.memory.bindings);
+        let len = len.map(|bytes| bytes / size_of::<f32>());
+        len.map(|len| format!("{{{name}_{i}, {len}}}"))
+    });
+    let rows: Option<Vec<String>> = rows.collect();
+    let rows = rows.ok_or_else(|| EmitErrorKind::Graph("a size overflows".to_owned()))?;
+    Ok(rows.join(", "))
 }
 
 /// The offset of a row of the cache as a formula, if all layers are alike.
@@ -274,15 +341,23 @@ fn closed_form(plan: &ProgramPlan<'_>) -> String {
     }
 }
 
-fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError> {
+fn source(
+    plan: &ProgramPlan<'_>,
+    calls: &Calls<'_>,
+    layout: &StateLayout,
+) -> Result<String, EmitError> {
     let regions = &plan.regions;
     let mut kv = String::new();
     if !plan.kv.layers.is_empty() {
-        kv += "/* The caches: offsets of keys and values, sizes, window (0 for none), and whether they are f16. */\n";
-        kv += "static const struct {\n    size_t keys, values, heads, rows, key_dim, value_dim, window;\n    int key_half, value_half;\n} KV[MODEL_LAYERS] = {\n";
+        kv += "/* The caches: offsets of keys and values, sizes, window (0 for none), and storage types. */\n";
+        kv += "static const struct {\n    size_t keys, values, heads, rows, key_dim, value_dim, window;\n    int key_type, value_type;\n} KV[MODEL_LAYERS] = {\n";
         for layer in &plan.kv.layers {
             let (keys, values) = (&layer.keys, &layer.values);
-            let half = |storage: KvStorage| u8::from(storage == KvStorage::F16);
+            let code = |storage: KvStorage| match storage {
+                KvStorage::F8E4M3 => "KV_E4M3",
+                KvStorage::F16 => "KV_F16",
+                _ => "KV_F32",
+            };
             let _ = writeln!(
                 kv,
                 "    {{{:#x}ull, {:#x}ull, {}, {}, {}, {}, {}, {}, {}}},",
@@ -293,8 +368,8 @@ fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError
                 keys.dim,
                 values.dim,
                 layer.window.unwrap_or(0),
-                half(keys.storage),
-                half(values.storage)
+                code(keys.storage),
+                code(values.storage)
             );
         }
         kv += "};\n\n";
@@ -321,11 +396,40 @@ fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError
     if plan.vocab > 0 {
         ends.push(format!("{:#x}", regions.end));
     }
-    ends.push("A_TOKEN_IDS + MODEL_CONTEXT * 4".to_owned());
-    ends.push("A_POSITIONS + MODEL_CONTEXT * 4".to_owned());
-    let functions = match plan.vocab {
-        0 => include_str!("../templates/encoder.c"),
-        _ => include_str!("../templates/decoder.c"),
+    let kind = plan.kind();
+    match kind {
+        ProgramKind::Tensors => {
+            let inputs = layout.inputs.iter();
+            ends.extend(inputs.map(|(offset, bytes)| format!("{:#x}", offset + bytes)));
+        }
+        _ => {
+            ends.push("A_TOKEN_IDS + MODEL_CONTEXT * 4".to_owned());
+            ends.push("A_POSITIONS + MODEL_CONTEXT * 4".to_owned());
+        }
+    }
+    let functions = match kind {
+        ProgramKind::Tensors => fill(
+            include_str!("../templates/tensors.c"),
+            &[
+                (
+                    "input_table",
+                    &tensor_table(plan, "A_INPUT", plan.graph.inputs())?,
+                ),
+                (
+                    "output_table",
+                    &tensor_table(plan, "A_OUTPUT", plan.graph.outputs())?,
+                ),
+            ],
+        ),
+        ProgramKind::Encoder => include_str!("../templates/encoder.c").to_owned(),
+        ProgramKind::Decoder => include_str!("../templates/decoder.c").to_owned(),
+    };
+    let (inputs, open) = match kind {
+        ProgramKind::Tensors => ("", ""),
+        _ => (
+            include_str!("../templates/token_inputs.c"),
+            include_str!("../templates/token_open.c"),
+        ),
     };
     Ok(fill(
         include_str!("../templates/model.c"),
@@ -335,7 +439,9 @@ fn source(plan: &ProgramPlan<'_>, calls: &Calls<'_>) -> Result<String, EmitError
             ("body", &calls.body),
             ("output", &output),
             ("guards", &ends.join(", ")),
-            ("functions", functions),
+            ("inputs", inputs),
+            ("open", open),
+            ("functions", &functions),
         ],
     ))
 }

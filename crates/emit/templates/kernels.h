@@ -33,11 +33,24 @@ struct group_scaled {
     int table, two_level;
 };
 
-/* The keys and values of a layer: [head][row][dim], as f32 or f16. Position p is in row p modulo the rows. */
+/* Storage types of keys and values, numbered by the bytes of an element. */
+enum { KV_E4M3 = 1, KV_F16 = 2, KV_F32 = 4 };
+
+/* The keys and values of a layer: [head][row][dim]. Position p is in row p modulo the rows. */
 struct kv_layer {
     uint8_t *keys, *values;
     size_t heads, rows, key_dim, value_dim;
-    int key_half, value_half;
+    int key_type, value_type;
+};
+
+/* How windows slide along an axis, and the element of the padding. */
+struct window_axis {
+    size_t len, size, stride, dilation, before, places;
+};
+
+struct windows {
+    struct window_axis axes[3];
+    float padding;
 };
 
 @declarations@

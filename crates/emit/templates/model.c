@@ -15,10 +15,7 @@ static void run(struct model *m, size_t position, size_t T, size_t R)
 {
     uint8_t *const state = m->state;
     const uint8_t *const weights = m->weights;
-    const int32_t *const tokens = (const int32_t *)(state + A_TOKEN_IDS) + position;
-    const int32_t *const positions = (const int32_t *)(state + A_POSITIONS) + position;
-    const int32_t *const rows = (const int32_t *)(state + A_ROWS);
-    (void)tokens, (void)positions, (void)rows, (void)weights, (void)R;
+@inputs@    (void)weights, (void)position, (void)T, (void)R;
 @body@@output@}
 
 #ifdef MODEL_DEBUG
@@ -74,9 +71,7 @@ int model_open(struct model *m, const void *weights, size_t weight_bytes, void *
     k_start_threads();
 #endif
     set_guards(m->state);
-    for (int32_t i = 0; i < MODEL_CONTEXT; i++)
-        memcpy(m->state + A_POSITIONS + (size_t)i * sizeof i, &i, sizeof i);
-    model_reset(m);
+@open@    model_reset(m);
     return MODEL_OK;
 }
 

@@ -6,8 +6,8 @@ use crate::error::ImportError;
 use crate::lowered::{DraftHead, FeatureLayers, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::transformer::{
-    AttentionSpec, Biases, ContextMode, Eagle3Spec, LayerSpec, Mlp, Norm, NormKind, NormPlacement,
-    RopeScaling, RopeSpec, TransformerSpec, Weight, build_eagle3,
+    AttentionSpec, Biases, ContextMode, Eagle3Spec, KvSource, LayerSpec, Mlp, Norm, NormKind,
+    NormPlacement, RopeScaling, RopeSpec, TransformerSpec, Weight, build_eagle3,
 };
 
 /// The architecture's name.
@@ -51,6 +51,9 @@ pub(crate) fn lower(
         },
         norm_places: NormPlacement::Pre,
         qk_norm: false,
+        value_norm: false,
+        per_layer_input: None,
+        layer_scales: false,
         biases: Biases::default(),
         mlp: Mlp::Gated(Activation::Silu),
         ropes: vec![RopeSpec {
@@ -73,6 +76,7 @@ pub(crate) fn lower(
             },
             rope: Some(0),
             mlp_size: head.mlp_size,
+            kv: KvSource::Projected,
         }],
     };
     let mut facts = ModelFacts::of(&transformer, head.context_length, None);

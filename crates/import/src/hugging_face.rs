@@ -10,7 +10,7 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::gguf::architecture::Architecture;
 use crate::model_facts::{ModelFacts, Pooling};
 use crate::transformer::{
-    self, AttentionSpec, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+    self, AttentionSpec, KvSource, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
 };
 
 /// A model without its weights.
@@ -32,7 +32,7 @@ const MOST: u64 = 1 << 24;
 const MAX_LAYERS: usize = 4096;
 
 /// A `model_type`, the architecture it is built as, and whether its head is tied to the embedding by default.
-const TYPES: [(&str, &str, bool); 12] = [
+const TYPES: [(&str, &str, bool); 14] = [
     ("llama", "llama", false),
     ("mistral", "llama", false),
     ("qwen2", "qwen2", false),
@@ -41,6 +41,8 @@ const TYPES: [(&str, &str, bool); 12] = [
     ("gemma2", "gemma2", true),
     ("gemma3_text", "gemma3", true),
     ("gemma3", "gemma3", true),
+    ("gemma4_text", "gemma4", true),
+    ("gemma4", "gemma4", true),
     ("phi3", "phi3", false),
     ("gpt2", "gpt2", true),
     ("bert", "bert", true),
@@ -124,26 +126,60 @@ impl Config<'_> {
         let head_dim = head_dim.unwrap_or(hidden_size / heads).max(1);
         let mlp_size = self.optional(&["intermediate_size", "n_inner"])?;
         let context_length = self.size(&["max_position_embeddings", "n_positions"])?;
-        let layer = |window| LayerSpec {
-            attention: AttentionSpec {
-                heads,
-                kv_heads,
-                key_dim: head_dim,
-                value_dim: head_dim,
-                window,
-                scale: 1.0,
-                softcap: None,
-            },
-            rope: row.rope.map(|_| 0),
-            mlp_size: mlp_size.unwrap_or(4 * hidden_size),
+        let windows = self.windows(layers)?;
+        let shared = self.count("num_kv_shared_layers")?;
+        let Some(owners) = layers.checked_sub(shared) else {
+            let reason = format!("is {shared}, but there are {layers} layers");
+            return Err(ImportError::value("num_kv_shared_layers", reason));
         };
-        let rope = row.rope.map(|layout| RopeSpec {
-            layout,
-            dim: (head_dim / 2 * 2).max(2),
-            base: 10000.0,
-            scaling: RopeScaling::None,
-            attention_factor: 1.0,
-        });
+        let double = self.flag("use_double_wide_mlp") == Some(true);
+        let one_projection = self.flag("attention_k_eq_v") == Some(true);
+        // Layers without a window may have other heads.
+        let global_dim = match row.value_norm {
+            true => self.optional(&["global_head_dim"])?.unwrap_or(512),
+            false => head_dim,
+        };
+        let global_kv_heads = self.optional(&["num_global_key_value_heads"])?;
+        let global_kv_heads = global_kv_heads.filter(|_| one_projection);
+        let layer = |(i, window): (usize, Option<u32>)| {
+            let dim = if window.is_some() {
+                head_dim
+            } else {
+                global_dim
+            };
+            let own_kv_heads = global_kv_heads.filter(|_| window.is_none());
+            let owner = || windows[..owners].iter().rposition(|w| *w == window);
+            let wide = double && i >= owners;
+            LayerSpec {
+                attention: AttentionSpec {
+                    heads,
+                    kv_heads: own_kv_heads.unwrap_or(kv_heads),
+                    key_dim: dim,
+                    value_dim: dim,
+                    window,
+                    scale: 1.0,
+                    softcap: None,
+                },
+                rope: row.rope.map(|_| usize::from(dim != head_dim)),
+                mlp_size: mlp_size.unwrap_or(4 * hidden_size) * if wide { 2 } else { 1 },
+                kv: match owner() {
+                    // The builder refuses a layer that names itself.
+                    owner if i >= owners => KvSource::Layer(owner.unwrap_or(i)),
+                    _ if one_projection && window.is_none() => KvSource::KeysAsValues,
+                    _ => KvSource::Projected,
+                },
+            }
+        };
+        let rope = |dim: usize| {
+            row.rope.map(|layout| RopeSpec {
+                layout,
+                dim: (dim / 2 * 2).max(2),
+                base: 10000.0,
+                scaling: RopeScaling::None,
+                attention_factor: 1.0,
+            })
+        };
+        let ropes = [Some(head_dim), Some(global_dim).filter(|d| *d != head_dim)];
         let spec = TransformerSpec {
             vocab_size: self.size(&["vocab_size"])?,
             hidden_size,
@@ -154,14 +190,20 @@ impl Config<'_> {
                 eps: 1e-6,
             },
             qk_norm: row.qk_norm,
+            value_norm: row.value_norm,
+            per_layer_input: match row.value_norm {
+                true => Some(self.count("hidden_size_per_layer_input")?).filter(|n| *n > 0),
+                false => None,
+            },
+            layer_scales: row.layer_scales,
             embedding_norm: row.embedding_norm,
             context: row.context,
             norm_places: row.norm_places,
             biases: row.biases,
             mlp: row.mlp,
-            ropes: rope.into_iter().collect(),
+            ropes: ropes.into_iter().flatten().filter_map(rope).collect(),
             final_softcap: None,
-            layers: self.windows(layers)?.into_iter().map(layer).collect(),
+            layers: windows.iter().copied().enumerate().map(layer).collect(),
         };
         Ok((spec, context_length))
     }
@@ -211,6 +253,14 @@ impl Config<'_> {
             other => Err(ImportError::unsupported(format!(
                 "weights of type {other:?}"
             ))),
+        }
+    }
+
+    /// A number that may be absent or 0.
+    fn count(&self, key: &str) -> Result<usize, ImportError> {
+        match self.json.get(key).and_then(Value::as_u64) {
+            Some(0) => Ok(0),
+            _ => Ok(self.optional(&[key])?.unwrap_or(0)),
         }
     }
 
@@ -266,6 +316,35 @@ mod tests {
         let windows: Vec<_> = blueprint.facts.caches.iter().map(|c| c.window).collect();
         assert_eq!(windows.iter().filter(|w| w.is_none()).count(), 3);
         assert_eq!((windows[4], windows[5]), (Some(512), None));
+    }
+
+    /// Layers with windows of one head size and without of another; the last 20 have no keys and values.
+    const GEMMA4: &str = r#"{ "model_type": "gemma4", "text_config": { "model_type": "gemma4_text", "hidden_size": 1536,
+        "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256,
+        "global_head_dim": 512, "intermediate_size": 6144, "use_double_wide_mlp": true, "vocab_size": 262144,
+        "max_position_embeddings": 131072, "sliding_window": 512, "_sliding_window_pattern": 5,
+        "num_kv_shared_layers": 20, "hidden_size_per_layer_input": 256, "dtype": "bfloat16" } }"#;
+
+    #[test]
+    fn layers_that_share_keys_and_values_have_one_cache() {
+        let blueprint = Blueprint::parse(GEMMA4.as_bytes()).unwrap();
+        let caches = &blueprint.facts.caches;
+        assert_eq!(caches.len(), 15);
+        let sizes = |i: usize| (caches[i].key_dim, caches[i].window);
+        assert_eq!((sizes(13), sizes(14)), ((256, Some(512)), (512, None)));
+        let attention = graph_nodes(&blueprint.graph, "update_and_attend");
+        assert_eq!(attention, 35);
+        let alone = GEMMA4.replacen("layers\": 20", "layers\": 36", 1);
+        let error = Blueprint::parse(alone.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("num_kv_shared_layers"), "{error}");
+        let alone = GEMMA4.replacen("layers\": 20", "layers\": 35", 1);
+        let error = Blueprint::parse(alone.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("layer 0 cannot share"), "{error}");
+    }
+
+    fn graph_nodes(graph: &Graph, op: &str) -> usize {
+        let nodes = graph.nodes().iter();
+        nodes.filter(|node| node.op.name() == op).count()
     }
 
     #[test]

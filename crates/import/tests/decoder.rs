@@ -103,7 +103,7 @@ impl Fixture {
 #[test]
 fn the_reference_backend_agrees_with_transformers() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 16);
+    assert!(fixtures.len() >= 19);
     for fixture in &fixtures {
         for sizes in STEPS {
             let (mut runnable, _session) = fixture.runnable();
@@ -156,6 +156,22 @@ fn only_wanted_rows_are_computed() {
 }
 
 #[test]
+fn layers_that_share_keys_and_values_have_one_cache() {
+    let fixtures = fixtures();
+    let fixture = fixtures.iter().find(|f| f.name == "gemma4").unwrap();
+    let caches = &fixture.artifact.facts.caches;
+    let sizes: Vec<_> = caches.iter().map(|c| (c.key_dim, c.window)).collect();
+    let (local, global) = ((8, Some(5)), (16, None));
+    assert_eq!(sizes, [local, local, global, local]);
+    let graph = &fixture.artifact.method("forward").unwrap().graph;
+    let ids = graph.nodes().iter().filter_map(|node| match &node.op {
+        graph::ops::Op::UpdateAndAttend(op) => Some(op.cache_id),
+        _ => None,
+    });
+    assert_eq!(ids.collect::<Vec<_>>(), [0, 1, 2, 3, 2, 3, 2]);
+}
+
+#[test]
 fn damaged_files_are_refused_or_import() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoder");
     let mut state = 1u64;
@@ -167,6 +183,7 @@ fn damaged_files_are_refused_or_import() {
     };
     for name in [
         "gemma3",
+        "gemma4",
         "gpt2",
         "llama_mixed",
         "llama_yarn",

@@ -37,6 +37,9 @@ pub enum KvStorage {
     F16,
     /// Two bytes an element, with f32's range.
     BF16,
+    /// One byte an element: a sign, four bits of exponent and three of mantissa, up to ±448, without infinities
+    /// (OCP's e4m3fn). Larger numbers become ±448.
+    F8E4M3,
     /// One byte an element, affine in groups.
     Q8(QuantGroup),
     /// Half a byte an element, affine in groups.
@@ -45,10 +48,11 @@ pub enum KvStorage {
 
 impl KvStorage {
     /// Every storage type.
-    pub const ALL: [KvStorage; 7] = [
+    pub const ALL: [KvStorage; 8] = [
         KvStorage::F32,
         KvStorage::F16,
         KvStorage::BF16,
+        KvStorage::F8E4M3,
         KvStorage::Q8(QuantGroup::G32),
         KvStorage::Q8(QuantGroup::G64),
         KvStorage::Q4(QuantGroup::G32),
@@ -61,6 +65,7 @@ impl KvStorage {
             KvStorage::F32 => "f32",
             KvStorage::F16 => "f16",
             KvStorage::BF16 => "bf16",
+            KvStorage::F8E4M3 => "f8_e4m3",
             KvStorage::Q8(QuantGroup::G32) => "q8",
             KvStorage::Q8(QuantGroup::G64) => "q8g64",
             KvStorage::Q4(QuantGroup::G32) => "q4",
@@ -68,9 +73,10 @@ impl KvStorage {
         }
     }
 
-    /// The storage type with this name. Also accepts llama.cpp's names of the nearest types.
+    /// The storage type with this name. Also accepts llama.cpp's names of the nearest types, and vLLM's of FP8.
     pub fn from_name(name: &str) -> Option<KvStorage> {
         match name {
+            "fp8" | "fp8_e4m3" => Some(KvStorage::F8E4M3),
             "q8_0" => Some(KvStorage::Q8(QuantGroup::G32)),
             "q4_0" | "q4_1" => Some(KvStorage::Q4(QuantGroup::G32)),
             _ => KvStorage::ALL.into_iter().find(|s| s.name() == name),
@@ -86,6 +92,7 @@ impl KvStorage {
         match self {
             KvStorage::F32 => dim * 4,
             KvStorage::F16 | KvStorage::BF16 => dim * 2,
+            KvStorage::F8E4M3 => dim,
             KvStorage::Q8(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(16),
             KvStorage::Q4(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(32) / 2,
         }

@@ -30,6 +30,8 @@ fn subjects() -> Vec<Subject> {
         ("gemma3", KvStorage::F16),
         ("gemma3", KvStorage::Q4(QuantGroup::G32)),
         ("gemma2", KvStorage::BF16),
+        ("gemma2", KvStorage::F8E4M3),
+        ("gemma4", KvStorage::F16),
         ("qwen3", KvStorage::Q8(QuantGroup::G64)),
         ("mistral", KvStorage::Q4(QuantGroup::G64)),
     ];

@@ -6,9 +6,9 @@ use kvark::snapshot::Snapshot;
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
 
-/// A flat model, one with a window in every layer, and one with both kinds of layers.
-const MODELS: [&str; 4] = ["llama_plain", "mistral", "gemma2", "gemma3"];
-const STORAGE: [&str; 5] = ["f32", "f16", "bf16", "q8", "q4"];
+/// A flat model, one with a window in every layer, two with both kinds of layers, and one whose layers share caches.
+const MODELS: [&str; 5] = ["llama_plain", "mistral", "gemma2", "gemma3", "gemma4"];
+const STORAGE: [&str; 6] = ["f32", "f16", "bf16", "f8_e4m3", "q8", "q4"];
 
 fn model(name: &str) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/decoder");

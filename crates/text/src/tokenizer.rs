@@ -12,7 +12,7 @@ use crate::vocab::{TokenKind, Vocab, VocabModel};
 use std::ops::Range;
 
 /// Texts of the end-of-generation tokens of known model families, in addition to the file's EOS.
-const EOG_TOKEN_TEXTS: [&str; 12] = [
+const EOG_TOKEN_TEXTS: [&str; 13] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -21,6 +21,7 @@ const EOG_TOKEN_TEXTS: [&str; 12] = [
     "<|end_of_text|>",
     "<|end_of_turn|>",
     "<end_of_turn>",
+    "<turn|>",
     "<|return|>",
     "<|call|>",
     "<EOT>",

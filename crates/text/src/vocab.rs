@@ -51,7 +51,7 @@ pub enum VocabModel {
     /// Byte-level byte-pair encoding (`gpt2`).
     #[default]
     Bpe,
-    /// SentencePiece with scores and byte fallback (`llama`).
+    /// SentencePiece with scores or merges, and byte fallback (`llama`, `gemma4`).
     SentencePiece,
     /// Greedy longest match over lower-cased words (`bert`).
     WordPiece,
@@ -65,7 +65,7 @@ impl VocabModel {
     pub fn from_name(name: &str) -> Result<Self, TextError> {
         match name {
             "gpt2" => Ok(Self::Bpe),
-            "llama" => Ok(Self::SentencePiece),
+            "llama" | "gemma4" => Ok(Self::SentencePiece),
             "bert" => Ok(Self::WordPiece),
             other => Err(TextError::UnknownModel(other.to_owned())),
         }
@@ -127,6 +127,8 @@ pub struct Vocab {
     pub space_prefix_once: bool,
     /// Whether that space is omitted if the text begins with one.
     pub space_prefix_if_missing: bool,
+    /// Whether SentencePiece splits runs of newlines from other text, and takes a run that is a token whole.
+    pub newline_runs: bool,
     /// Whether WordPiece keeps capitals and accents.
     pub cased: bool,
     /// Whether SentencePiece trims spaces and collapses runs of them; `None` means no.

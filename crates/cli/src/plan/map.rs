@@ -112,7 +112,7 @@ fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan
             side.storage,
             // The CPU stores plain keys in tiles, so that sixteen positions are one vector.
             match (name, side.storage) {
-                ("keys", KvStorage::F32 | KvStorage::F16 | KvStorage::BF16) =>
+                ("keys", KvStorage::F32 | KvStorage::F16 | KvStorage::BF16 | KvStorage::F8E4M3) =>
                     " in tiles of 16 positions",
                 _ => "",
             }

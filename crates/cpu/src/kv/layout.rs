@@ -34,6 +34,7 @@ impl RowLayout {
         let element = match storage {
             KvStorage::F32 => 4,
             KvStorage::F16 | KvStorage::BF16 => 2,
+            KvStorage::F8E4M3 => 1,
             KvStorage::Q8(_) | KvStorage::Q4(_) => return RowLayout::Rows { row_bytes },
         };
         RowLayout::Transposed { row_bytes, element }
@@ -56,6 +57,7 @@ impl RowLayout {
                 let to = &mut head[tile * row_bytes + cell % TILE_CELLS * element..];
                 // One loop per element size, so that a store is a single instruction.
                 match element {
+                    1 => scatter::<1>(to, step, row),
                     2 => scatter::<2>(to, step, row),
                     _ => scatter::<4>(to, step, row),
                 }
@@ -92,6 +94,7 @@ impl RowLayout {
                     let to = &mut head[tile * row_bytes + part.start % TILE_CELLS * element..];
                     let from = &rows[(part.start - first) * row_bytes..][..part.len() * row_bytes];
                     match element {
+                        1 => transpose_rows::<1>(to, step, from, row_bytes),
                         2 => transpose_rows::<2>(to, step, from, row_bytes),
                         _ => transpose_rows::<4>(to, step, from, row_bytes),
                     }
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_also_after_the_head_has_grown() {
-        for storage in [KvStorage::F16, KvStorage::F32] {
+        for storage in [KvStorage::F8E4M3, KvStorage::F16, KvStorage::F32] {
             let dim = 5;
             let layout = RowLayout::keys(storage, dim);
             let row_bytes = layout.row_bytes();

@@ -1,6 +1,7 @@
 //! Lanes as an array: works on every CPU, and is the reference that other tiers are tested against.
 
 use super::{Kernel, LANES, Simd};
+use backend::e4m3;
 use half::{bf16, f16};
 use std::array::from_fn;
 
@@ -147,6 +148,12 @@ impl Simd for Generic {
         // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
         let halves = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         halves.map(|h| bf16::from_bits(h).to_f32())
+    }
+
+    #[inline(never)]
+    unsafe fn load_e4m3(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller guarantees sixteen bytes at `p`.
+        unsafe { p.cast::<[u8; LANES]>().read() }.map(e4m3::decode)
     }
 
     #[inline(always)]

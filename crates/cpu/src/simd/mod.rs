@@ -80,6 +80,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen bfloat16 must be readable at `p`.
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+    /// Decodes sixteen FP8 numbers (e4m3), as `backend::e4m3` does.
+    ///
+    /// # Safety
+    /// Sixteen bytes must be readable at `p`.
+    unsafe fn load_e4m3(self, p: *const u8) -> Self::V;
     /// # Safety
     /// Sixteen signed bytes must be readable at `p`.
     unsafe fn load_i8(self, p: *const i8) -> Self::V;
@@ -411,6 +416,42 @@ mod tests {
         let expect = Isa::GENERIC.run(AllOps);
         for isa in Isa::available() {
             assert_eq!(isa.run(AllOps), expect, "{isa}");
+        }
+    }
+
+    struct AllE4m3;
+
+    impl Kernel for AllE4m3 {
+        type Output = [f32; 256];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> [f32; 256] {
+            let codes: [u8; 256] = std::array::from_fn(|code| code as u8);
+            let mut out = [0.0; 256];
+            for from in (0..256).step_by(LANES) {
+                // SAFETY: sixteen codes and sixteen numbers begin at `from`.
+                unsafe {
+                    s.store(
+                        out[from..].as_mut_ptr(),
+                        s.load_e4m3(codes[from..].as_ptr()),
+                    )
+                };
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn every_tier_decodes_all_numbers_of_fp8() {
+        for isa in Isa::available() {
+            for (code, found) in isa.run(AllE4m3).into_iter().enumerate() {
+                let expect = backend::e4m3::decode(code as u8);
+                let same = found.to_bits() == expect.to_bits();
+                assert!(
+                    same || found.is_nan() && expect.is_nan(),
+                    "{isa}: {code:#x}"
+                );
+            }
         }
     }
 

@@ -233,6 +233,23 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, p: *const u8) -> Pair {
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 and F16C are proven.
+        unsafe {
+            let halves = e4m3_to_f16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
+            let scale = _mm256_set1_ps(E4M3_OVER_F16);
+            let (low, high) = (
+                _mm256_castsi256_si128(halves),
+                _mm256_extracti128_si256::<1>(halves),
+            );
+            Pair(
+                _mm256_mul_ps(_mm256_cvtph_ps(low), scale),
+                _mm256_mul_ps(_mm256_cvtph_ps(high), scale),
+            )
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> Pair {
         // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 is proven.
         let half = |p: *const i8| unsafe {
@@ -493,6 +510,15 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn load_e4m3(self, p: *const u8) -> __m512 {
+        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
+        unsafe {
+            let halves = e4m3_to_f16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
+            _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(E4M3_OVER_F16))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> __m512 {
         // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
@@ -516,6 +542,28 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
                 _mm512_permutexvar_ps(upper, high),
             ]
         }
+    }
+}
+
+/// The quotient of an e4m3 number and the f16 with the same bits of exponent and mantissa: two to the difference of the
+/// exponents' biases, 15 − 7.
+const E4M3_OVER_F16: f32 = 256.0;
+
+/// The sixteen e4m3 numbers in the low bytes as f16 numbers, divided by [`E4M3_OVER_F16`]. Subnormal numbers become
+/// subnormal, and NaN becomes NaN.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn e4m3_to_f16(codes: __m256i) -> __m256i {
+    // SAFETY: the caller guarantees AVX2.
+    unsafe {
+        let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)));
+        let rest = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
+        // All ones where the number is NaN; without the sign bit they are an f16 NaN.
+        let nan = _mm256_cmpeq_epi16(rest, _mm256_set1_epi16(0x7f));
+        let rest = _mm256_or_si256(_mm256_slli_epi16::<7>(rest), _mm256_srli_epi16::<1>(nan));
+        _mm256_or_si256(sign, rest)
     }
 }
 

@@ -11,6 +11,7 @@
 #define KV_Q8_64 4
 #define KV_Q4_32 5
 #define KV_Q4_64 6
+#define KV_F8_E4M3 7
 
 #define NO_CELL 0xffffffffu
 // Positions of a part. A query's parts begin at multiples of it and are merged in order.
@@ -58,12 +59,35 @@ __device__ __forceinline__ const u8* row_of(const KvLayer& kv, bool values, u32 
     return base + row * row_bytes;
 }
 
+// An FP8 number (e4m3fn): 120 is the difference of the exponents' biases, and subnormal numbers are multiples of 1/512.
+__device__ __forceinline__ float e4m3_to_float(u8 code) {
+    u32 rest = code & 0x7f;
+    u32 magnitude = rest < 8 ? __float_as_uint((float)rest * (1.0f / 512.0f)) : (rest << 20) + (120u << 23);
+    return __uint_as_float((u32)(code & 0x80) << 24 | (rest == 0x7f ? 0x7fc00000u : magnitude));
+}
+
+// The nearest FP8 number, ties to the even code; larger numbers become 448 with their sign.
+__device__ __forceinline__ u8 float_to_e4m3(float f) {
+    u32 bits = __float_as_uint(f), rest = bits & 0x7fffffffu, code;
+    if (rest > 0x7f800000u)
+        code = 0x7f;
+    else if (rest >= 0x43e00000u)
+        code = 0x7e;
+    else if (rest < 0x3c800000u)
+        // A subnormal number: its last bit is worth as much as that of 2^14, so the addition rounds.
+        code = __float_as_uint(__fadd_rn(__uint_as_float(rest), 16384.0f)) - 0x46800000u;
+    else
+        code = ((rest + 0x7ffffu + (rest >> 20 & 1)) >> 20) - (120u << 3);
+    return (u8)(bits >> 24 & 0x80 | code);
+}
+
 // One element of an encoded row.
 __device__ __forceinline__ float decoded(int storage, const u8* row, int i, int dim) {
     switch (storage) {
         case KV_F32: return ((const float*)row)[i];
         case KV_F16: return half_to_float(((const u16*)row)[i]);
         case KV_BF16: return bf16_to_float(((const u16*)row)[i]);
+        case KV_F8_E4M3: return e4m3_to_float(row[i]);
         default: {
             int group = storage == KV_Q8_32 || storage == KV_Q4_32 ? 32 : 64;
             const u16* params = (const u16*)row + i / group * 2;
@@ -92,6 +116,10 @@ __device__ __noinline__ void encode_row(int storage, const float* x, u8* to, int
             if (storage == KV_F16) ((u16*)to)[i] = float_to_half(x[i]);
             if (storage == KV_BF16) ((u16*)to)[i] = float_to_bf16(x[i]);
         }
+        return;
+    }
+    if (storage == KV_F8_E4M3) {
+        for (int i = lane; i < dim; i += WARP) to[i] = float_to_e4m3(x[i]);
         return;
     }
     int group = storage == KV_Q8_32 || storage == KV_Q4_32 ? 32 : 64;

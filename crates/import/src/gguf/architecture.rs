@@ -19,6 +19,10 @@ pub(crate) struct Architecture {
     pub(crate) mlp: Mlp,
     pub(crate) biases: Biases,
     pub(crate) qk_norm: bool,
+    /// Values are normalised, and files may have no projection of them where they are the keys'.
+    pub(crate) value_norm: bool,
+    /// Files may have a factor on each layer's output.
+    pub(crate) layer_scales: bool,
     /// Token embeddings are multiplied by √width.
     pub(crate) scale_embedding: bool,
     /// Attention window of files that state none.
@@ -29,6 +33,8 @@ pub(crate) struct Architecture {
     pub(crate) window_rope_base: Option<f32>,
     /// Layer count of the one model size whose attention scale is 1/√(hidden_size / heads) instead of 1/√key_dim.
     pub(crate) hidden_scale_layers: Option<usize>,
+    /// Attention scale of files that state none, if it does not depend on the heads.
+    pub(crate) attention_scale: Option<f32>,
     /// Soft caps on scores and logits of files that state none.
     pub(crate) softcaps: Option<(f32, f32)>,
 }
@@ -48,11 +54,14 @@ const LLAMA: Architecture = Architecture {
         mlp: false,
     },
     qk_norm: false,
+    value_norm: false,
+    layer_scales: false,
     scale_embedding: false,
     window: None,
     window_period: 0,
     window_rope_base: None,
     hidden_scale_layers: None,
+    attention_scale: None,
     softcaps: None,
 };
 
@@ -65,6 +74,12 @@ const QWEN2: Architecture = Architecture {
         mlp: false,
     },
     ..LLAMA
+};
+
+// The text decoder of Qwen2-VL: text has equal positions in all sections of a head, so that they rotate as one.
+const QWEN2VL: Architecture = Architecture {
+    name: "qwen2vl",
+    ..QWEN2
 };
 
 const QWEN3: Architecture = Architecture {
@@ -100,6 +115,15 @@ const GEMMA3: Architecture = Architecture {
     window_rope_base: Some(10000.0),
     hidden_scale_layers: Some(62),
     ..GEMMA
+};
+
+const GEMMA4: Architecture = Architecture {
+    name: "gemma4",
+    value_norm: true,
+    layer_scales: true,
+    hidden_scale_layers: None,
+    attention_scale: Some(1.0),
+    ..GEMMA3
 };
 
 const PHI3: Architecture = Architecture {
@@ -138,8 +162,8 @@ const NOMIC_BERT: Architecture = Architecture {
     ..BERT
 };
 
-const ALL: [Architecture; 10] = [
-    LLAMA, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, GPT2, BERT, NOMIC_BERT,
+const ALL: [Architecture; 12] = [
+    LLAMA, QWEN2, QWEN2VL, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, GPT2, BERT, NOMIC_BERT,
 ];
 
 impl Architecture {

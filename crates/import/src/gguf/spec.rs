@@ -12,8 +12,8 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::ImportOptions;
 use crate::model_facts::Pooling;
 use crate::transformer::{
-    AttentionSpec, ContextMode, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec, TransformerSpec,
-    Weight, floats,
+    AttentionSpec, ContextMode, KvSource, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec,
+    TransformerSpec, Weight, floats,
 };
 
 /// Tensor lookup that records which tensors were used.
@@ -72,9 +72,14 @@ impl SpecReader<'_> {
         let attention = self.attention(layers, hidden_size)?;
         let (ropes, rope_of) = self.ropes(&attention, trained_context, context)?;
         let mlp_sizes = self.layer_sizes("feed_forward_length", layers)?;
+        let sources = self.kv_sources(&attention)?;
 
         let (_, final_softcap) = row.softcaps.unzip();
-        let layers = attention.into_iter().zip(rope_of).zip(mlp_sizes);
+        let layers = attention
+            .into_iter()
+            .zip(rope_of)
+            .zip(mlp_sizes)
+            .zip(sources);
         let spec = TransformerSpec {
             vocab_size: self.vocab_size()?,
             hidden_size,
@@ -87,15 +92,22 @@ impl SpecReader<'_> {
             norm: self.norm()?,
             norm_places: row.norm_places,
             qk_norm: row.qk_norm,
+            value_norm: row.value_norm,
+            per_layer_input: match keys.count("embedding_length_per_layer_input")? {
+                0 => None,
+                _ => keys.optional_size("embedding_length_per_layer_input")?,
+            },
+            layer_scales: row.layer_scales,
             biases: row.biases,
             mlp: row.mlp,
             ropes,
             final_softcap: self.softcap("final_logit_softcapping", final_softcap)?,
             layers: layers
-                .map(|((attention, rope), mlp_size)| LayerSpec {
+                .map(|(((attention, rope), mlp_size), kv)| LayerSpec {
                     attention,
                     rope,
                     mlp_size,
+                    kv,
                 })
                 .collect(),
         };
@@ -196,7 +208,10 @@ impl SpecReader<'_> {
         let kv_heads = kv_heads.unwrap_or_else(|| heads.clone());
         let key_length = keys.optional_size("attention.key_length")?;
         let value_length = keys.optional_size("attention.value_length")?;
+        let windowed_key_length = keys.optional_size("attention.key_length_swa")?;
+        let windowed_value_length = keys.optional_size("attention.value_length_swa")?;
         let scale = keys.positive_or_zero("attention.scale")?;
+        let scale = scale.or(row.attention_scale);
         let (softcap, _) = row.softcaps.unzip();
         let softcap = self.softcap("attn_logit_softcapping", softcap)?;
 
@@ -211,6 +226,12 @@ impl SpecReader<'_> {
                     reason,
                 ));
             }
+            let own = |length: Option<usize>, windowed: Option<usize>| match window {
+                Some(_) => windowed.or(length),
+                None => length,
+            };
+            let key_length = own(key_length, windowed_key_length);
+            let value_length = own(value_length, windowed_value_length);
             let share = hidden_size / heads;
             if (key_length.is_none() || value_length.is_none()) && share * heads != hidden_size {
                 let reason = format!("is {heads}, which does not divide the width {hidden_size}");
@@ -232,6 +253,36 @@ impl SpecReader<'_> {
             });
         }
         Ok(result)
+    }
+
+    /// Where each layer's keys and values come from. The last `attention.shared_kv_layers` layers share those of the last
+    /// layer before them with the same window.
+    fn kv_sources(&self, attention: &[AttentionSpec]) -> Result<Vec<KvSource>, ImportError> {
+        let key = "attention.shared_kv_layers";
+        let shared = self.keys.count(key)?;
+        let Some(owners) = attention.len().checked_sub(shared) else {
+            let reason = format!("is {shared}, but there are {} layers", attention.len());
+            return Err(ImportError::value(self.keys.name(key), reason));
+        };
+        let source = |(i, layer): (usize, &AttentionSpec)| {
+            if i < owners {
+                let is_missing = |name: &str| self.source.file.tensor(name).is_none();
+                let keys_only = self.architecture.value_norm
+                    && is_missing(&format!("blk.{i}.attn_v.weight"))
+                    && is_missing(&format!("blk.{i}.attn_qkv.weight"));
+                return Ok(match keys_only {
+                    true => KvSource::KeysAsValues,
+                    false => KvSource::Projected,
+                });
+            }
+            let alike = |owner: &AttentionSpec| owner.window == layer.window;
+            let owner = attention[..owners].iter().rposition(alike);
+            owner.map(KvSource::Layer).ok_or_else(|| {
+                let reason = "shares keys and values, but no layer before it has its window";
+                layer_value(&self.keys.name(key), i, reason.to_owned())
+            })
+        };
+        attention.iter().enumerate().map(source).collect()
     }
 
     /// Attention window of each layer.
@@ -271,17 +322,35 @@ impl SpecReader<'_> {
         let Some(layout) = self.architecture.rope else {
             return Ok((Vec::new(), vec![None; attention.len()]));
         };
-        let key_dim = attention.first().map_or(0, |a| a.key_dim);
-        if attention.iter().any(|a| a.key_dim != key_dim) {
+        // Layers with a window may have heads of another size.
+        let [global, local] = [false, true].map(|windowed| {
+            let mut dims = attention
+                .iter()
+                .filter(|a| a.window.is_some() == windowed)
+                .map(|a| a.key_dim);
+            let first = dims.next();
+            (first, dims.all(|dim| Some(dim) == first))
+        });
+        if !global.1 || !local.1 {
             return Err(ImportError::unsupported(
                 "a rotary embedding over heads of different sizes",
             ));
         }
+        let key_dim = global.0.or(local.0).unwrap_or(0);
+        let local_dim = local.0.unwrap_or(key_dim);
         let name = "rope.dimension_count";
         let dim = self.keys.optional_size(name)?.unwrap_or(key_dim);
         if dim > key_dim || !dim.is_multiple_of(2) {
             let reason = format!("is {dim}, must be even and at most the key length {key_dim}");
             return Err(ImportError::value(self.keys.name(name), reason));
+        }
+        let sections = self.keys.name("rope.dimension_sections");
+        if let Some(sizes) = self.keys.metadata.usizes(&sections)? {
+            let pairs = sizes.iter().fold(0, |sum: usize, n| sum.saturating_add(*n));
+            if pairs != dim / 2 {
+                let reason = format!("has {pairs} pairs, must have {} in all", dim / 2);
+                return Err(ImportError::value(sections, reason));
+            }
         }
         let base = self.keys.positive("rope.freq_base")?.unwrap_or(10000.0);
         let (scaling, attention_factor) = self.scaling(dim, trained_context, context)?;
@@ -293,13 +362,23 @@ impl SpecReader<'_> {
             attention_factor,
         }];
         let local_base = self.keys.positive("rope.freq_base_swa")?;
-        let Some(base) = local_base.or(self.architecture.window_rope_base) else {
+        let local_base = local_base.or(self.architecture.window_rope_base);
+        let local_base = local_base.or((local_dim != key_dim).then_some(base));
+        let Some(base) = local_base else {
             return Ok((ropes, vec![Some(0); attention.len()]));
         };
+        let name = "rope.dimension_count_swa";
+        let same = if local_dim == key_dim { dim } else { local_dim };
+        let local_rotated = self.keys.optional_size(name)?.unwrap_or(same);
+        if local_rotated > local_dim || !local_rotated.is_multiple_of(2) {
+            let reason =
+                format!("is {local_rotated}, must be even and at most the key length {local_dim}");
+            return Err(ImportError::value(self.keys.name(name), reason));
+        }
         // Windowed layers never attend beyond their window, so their positions need no context scaling.
         let local = RopeSpec {
             layout,
-            dim,
+            dim: local_rotated,
             base,
             scaling: RopeScaling::None,
             attention_factor: 1.0,

@@ -42,19 +42,19 @@ impl AttentionBuilder {
         }
     }
 
-    /// Attention output of layer `index`, `[T, heads, dim]`.
+    /// Attention output of a layer with this cache, `[T, heads, dim]`.
     pub(super) fn node(
         &mut self,
         graph: &mut GraphBuilder,
         name: &str,
-        index: usize,
+        cache_id: u32,
         spec: &AttentionSpec,
         TokenMajorQkv { q, k, v }: TokenMajorQkv,
     ) -> Result<TensorId, ImportError> {
         let causal = match self.context {
             ContextMode::Cached => {
                 let op = UpdateAndAttend {
-                    cache_id: index as u32,
+                    cache_id,
                     scale: spec.scale,
                     softcap: spec.softcap,
                 };

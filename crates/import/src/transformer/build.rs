@@ -9,7 +9,10 @@ use graph::{Dim, Graph, GraphBuilder, TensorId};
 
 use super::attention::{AttentionBuilder, TokenMajorQkv};
 use super::weights::{self, Weights};
-use super::{LayerSpec, Mlp, NormKind, NormPlacement, RopeScaling, TransformerSpec, Weight};
+use super::{
+    AttentionSpec, KvSource, LayerSpec, Mlp, NormKind, NormPlacement, RopeScaling, TransformerSpec,
+    Weight,
+};
 use crate::error::ImportError;
 
 /// Builds the graph `forward`; `lookup` returns the weight with a name, if the model has it.
@@ -42,20 +45,27 @@ pub fn build_with_features(
     let position = graph.input("position", DType::I32, [step]);
     let third = if kept { "rows" } else { "text" };
     let third = graph.input(third, DType::I32, [wanted]);
-    let mut decoder = TransformerBuilder {
-        spec,
-        weights: Weights::new(lookup),
-        graph,
+    let inputs = StepInputs {
         step,
         position,
-        attend: AttentionBuilder::new(spec.context, position, third),
-        tables: vec![None; spec.ropes.len()],
+        third,
     };
+    let mut decoder = TransformerBuilder::new(spec, lookup, graph, inputs);
     let (table, mut hidden) = decoder.embed(tokens)?;
+    let extra = match spec.per_layer_input {
+        Some(width) => Some((decoder.per_layer_inputs(tokens, hidden, width)?, width)),
+        None => None,
+    };
     let mut inputs = vec![];
     for (i, layer) in spec.layers.iter().enumerate() {
         inputs.push(hidden);
         hidden = decoder.layer(i, layer, hidden)?;
+        if let Some((extra, width)) = extra {
+            hidden = decoder.add_per_layer_input(i, extra, width, hidden)?;
+        }
+        if spec.layer_scales {
+            hidden = decoder.scale_layer(i, hidden)?;
+        }
     }
     let result = match kept {
         true => decoder.head(table, hidden, third)?,
@@ -101,6 +111,29 @@ pub(super) fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
             );
             return Err(ImportError::value(what(), reason));
         }
+        if layer.kv == KvSource::KeysAsValues && attention.key_dim != attention.value_dim {
+            let reason = format!(
+                "has values of {} for keys of {}, and one projection",
+                attention.value_dim, attention.key_dim
+            );
+            return Err(ImportError::value(what(), reason));
+        }
+        if let KvSource::Layer(source) = layer.kv {
+            let owner = spec.layers[..i].get(source).filter(|l| l.owns_kv());
+            let sizes = |a: &AttentionSpec| (a.kv_heads, a.key_dim, a.value_dim, a.window);
+            if owner.is_none_or(|owner| sizes(&owner.attention) != sizes(attention)) {
+                let reason = format!("cannot share the keys and values of layer {source}");
+                return Err(ImportError::value(what(), reason));
+            }
+        }
+    }
+    let width = spec.per_layer_input.unwrap_or(0);
+    if width
+        .checked_mul(spec.layers.len().max(1))
+        .is_none_or(|all| all > i32::MAX as usize)
+    {
+        let reason = format!("cannot have a width of {width}");
+        return Err(ImportError::value("the per-layer input", reason));
     }
     Ok(())
 }
@@ -110,10 +143,25 @@ pub(super) struct TransformerBuilder<'a> {
     pub(super) weights: Weights<'a>,
     pub(super) graph: GraphBuilder,
     pub(super) step: Dim,
-    pub(super) position: TensorId,
-    pub(super) attend: AttentionBuilder,
+    position: TensorId,
+    attend: AttentionBuilder,
     /// Built on first use, after the weights have confirmed the head size.
-    pub(super) tables: Vec<Option<TensorId>>,
+    tables: Vec<Option<TensorId>>,
+    /// The cache of each layer.
+    cache_ids: Vec<u32>,
+    /// Keys and values of the layers so far.
+    stored: Vec<[TensorId; 2]>,
+    /// Vectors of ones, by their length.
+    ones: Vec<(usize, TensorId)>,
+}
+
+/// Inputs of a step that every graph has.
+pub(super) struct StepInputs {
+    /// Number of tokens.
+    pub(super) step: Dim,
+    pub(super) position: TensorId,
+    /// Rows whose logits are wanted; with an uncached context, the text of each token.
+    pub(super) third: TensorId,
 }
 
 /// A matrix with an optional bias, not yet in the graph.
@@ -124,7 +172,32 @@ pub(super) struct Projection {
     bias: Option<Weight>,
 }
 
-impl TransformerBuilder<'_> {
+impl<'a> TransformerBuilder<'a> {
+    /// A builder for a checked spec.
+    pub(super) fn new(
+        spec: &'a TransformerSpec,
+        lookup: &'a dyn Fn(&str) -> Option<Weight>,
+        graph: GraphBuilder,
+        StepInputs {
+            step,
+            position,
+            third,
+        }: StepInputs,
+    ) -> TransformerBuilder<'a> {
+        TransformerBuilder {
+            spec,
+            weights: Weights::new(lookup),
+            graph,
+            step,
+            position,
+            attend: AttentionBuilder::new(spec.context, position, third),
+            tables: vec![None; spec.ropes.len()],
+            cache_ids: spec.cache_ids(),
+            stored: vec![],
+            ones: vec![],
+        }
+    }
+
     /// The table of a rotary embedding, one for all layers that share it.
     fn rope_table(&mut self, index: usize) -> Result<TensorId, ImportError> {
         if let Some(table) = self.tables[index] {
@@ -246,34 +319,78 @@ impl TransformerBuilder<'_> {
         let (q_rows, k_rows) = (spec.heads * spec.key_dim, spec.kv_heads * spec.key_dim);
         let v_rows = spec.kv_heads * spec.value_dim;
         let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
-        let [q, k, v] = self.projections(prefix, "attn_qkv", parts)?;
+        let projections: Vec<Projection> = match layer.kv {
+            KvSource::Projected => self.projections(prefix, "attn_qkv", parts)?.into(),
+            KvSource::KeysAsValues => vec![
+                self.projection(&format!("{prefix}attn_q"), q_rows)?,
+                self.projection(&format!("{prefix}attn_k"), k_rows)?,
+            ],
+            KvSource::Layer(_) => vec![self.projection(&format!("{prefix}attn_q"), q_rows)?],
+        };
 
         // Consecutive products of the same rows are fused by the backend.
         let bias = self.spec.biases.qkv;
-        let q = self.linear(q, normed, bias)?;
-        let k = self.linear(k, normed, bias)?;
-        let v = self.linear(v, normed, bias)?;
-        let q = self.rotated(prefix, "attn_q", q, [spec.heads, spec.key_dim], layer.rope)?;
-        let k = self.rotated(
-            prefix,
-            "attn_k",
-            k,
-            [spec.kv_heads, spec.key_dim],
-            layer.rope,
-        )?;
-        let v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
+        let mut projected = Vec::with_capacity(projections.len());
+        for projection in projections {
+            projected.push(self.linear(projection, normed, bias)?);
+        }
+        let q = [spec.heads, spec.key_dim];
+        let q = self.rotated(prefix, "attn_q", projected[0], q, layer.rope)?;
+        let [k, v] = match layer.kv {
+            KvSource::Layer(source) => self.stored[source],
+            _ => {
+                let (k, v) = (projected[1], *projected.last().expect("keys and values"));
+                let shape = [spec.kv_heads, spec.key_dim];
+                let k = self.rotated(prefix, "attn_k", k, shape, layer.rope)?;
+                let mut v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
+                if self.spec.value_norm {
+                    let ones = self.ones(spec.value_dim)?;
+                    let eps = self.spec.norm.eps;
+                    v = self.node(&format!("{prefix}attn_v_norm"), RmsNorm { eps }, &[v, ones])?;
+                }
+                [k, v]
+            }
+        };
+        self.stored.push([k, v]);
 
         let heads = TokenMajorQkv { q, k, v };
         let name = format!("{prefix}attn");
+        let cache = self.cache_ids[index];
         let attended = self
             .attend
-            .node(&mut self.graph, &name, index, spec, heads)?;
+            .node(&mut self.graph, &name, cache, spec, heads)?;
         let width = spec.heads * spec.value_dim;
         let shape = vec![self.step, width.into()];
         let name = format!("{prefix}attn.joined");
         let joined = self.node(&name, Reshape { shape }, &[attended])?;
         let output = self.projection(&format!("{prefix}attn_output"), self.spec.hidden_size)?;
         self.linear(output, joined, self.spec.biases.output)
+    }
+
+    /// A vector of ones.
+    fn ones(&mut self, len: usize) -> Result<TensorId, ImportError> {
+        if let Some((_, ones)) = self.ones.iter().find(|(known, _)| *known == len) {
+            return Ok(*ones);
+        }
+        let data = Bytes::from_slice(&vec![1f32; len]);
+        let ones = self
+            .graph
+            .constant(&format!("ones.{len}"), DType::F32, &[len], data)?;
+        self.ones.push((len, ones));
+        Ok(ones)
+    }
+
+    /// Multiplies a layer's output by the file's number for it, if there is one.
+    fn scale_layer(&mut self, index: usize, hidden: TensorId) -> Result<TensorId, ImportError> {
+        let name = format!("blk.{index}.layer_output_scale");
+        let weight_name = format!("{name}.weight");
+        let Some(weight) = self.weights.optional(&weight_name) else {
+            return Ok(hidden);
+        };
+        match weights::scalar(&weight_name, &weight)? {
+            Some(factor) => self.node(&name, Scale { factor }, &[hidden]),
+            None => Ok(hidden),
+        }
     }
 
     /// Queries or keys by head, normalised and rotated if the model does so.
@@ -469,7 +586,12 @@ impl TransformerBuilder<'_> {
         }
     }
 
-    fn rms_norm(&mut self, name: &str, x: TensorId, width: usize) -> Result<TensorId, ImportError> {
+    pub(super) fn rms_norm(
+        &mut self,
+        name: &str,
+        x: TensorId,
+        width: usize,
+    ) -> Result<TensorId, ImportError> {
         let eps = self.spec.norm.eps;
         let weight = self.named_vector(&format!("{name}.weight"), width)?;
         self.node(name, RmsNorm { eps }, &[x, weight])

@@ -12,8 +12,7 @@ use base::DType;
 use graph::ops::{Concat, GatherRows, Linear};
 use graph::{Graph, GraphBuilder};
 
-use super::attention::AttentionBuilder;
-use super::build::{TransformerBuilder, check};
+use super::build::{StepInputs, TransformerBuilder, check};
 use super::weights::{self, Weights};
 use super::{TransformerSpec, Weight};
 use crate::error::ImportError;
@@ -57,15 +56,12 @@ pub(crate) fn build_eagle3(
     let hidden = graph.input("hidden", DType::F32, [step, width.into()]);
     let position = graph.input("position", DType::I32, [step]);
     let rows = graph.input("rows", DType::I32, [wanted]);
-    let mut head = TransformerBuilder {
-        spec: transformer,
-        weights: Weights::new(lookup),
-        graph,
+    let inputs = StepInputs {
         step,
         position,
-        attend: AttentionBuilder::new(transformer.context, position, rows),
-        tables: vec![None; transformer.ropes.len()],
+        third: rows,
     };
+    let mut head = TransformerBuilder::new(transformer, lookup, graph, inputs);
     let token = head.norm("blk.0.attn_norm", embedded)?;
     let feature = head.norm("blk.0.attn_norm_2", hidden)?;
     let pair = head.node("blk.0.pair", Concat { axis: 1 }, &[token, feature])?;

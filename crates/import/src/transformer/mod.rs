@@ -19,6 +19,7 @@
 mod attention;
 mod build;
 mod eagle3;
+mod per_layer_input;
 mod rope;
 mod spec;
 mod weights;
@@ -27,7 +28,7 @@ pub use build::{build, build_with_features};
 pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
-    AttentionSpec, Biases, ContextMode, LayerSpec, Mlp, Norm, NormKind, NormPlacement,
+    AttentionSpec, Biases, ContextMode, KvSource, LayerSpec, Mlp, Norm, NormKind, NormPlacement,
     TransformerSpec,
 };
 pub use weights::Weight;

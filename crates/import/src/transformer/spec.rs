@@ -27,6 +27,12 @@ pub struct TransformerSpec {
     pub norm_places: NormPlacement,
     /// Query and key heads are RMS-normalised before they are rotated.
     pub qk_norm: bool,
+    /// Value heads are RMS-normalised, without a weight.
+    pub value_norm: bool,
+    /// Width of the per-layer inputs, for models whose layers have an embedding of each token of their own.
+    pub per_layer_input: Option<usize>,
+    /// A layer's output is multiplied by `layer_output_scale`, if the file has it.
+    pub layer_scales: bool,
     /// Biases that the model must have; others are used if present.
     pub biases: Biases,
     /// The feed-forward block.
@@ -35,7 +41,7 @@ pub struct TransformerSpec {
     pub ropes: Vec<RopeSpec>,
     /// Soft cap on logits.
     pub final_softcap: Option<f32>,
-    /// The layers, in order; layer `i` has cache id `i`.
+    /// The layers, in order.
     pub layers: Vec<LayerSpec>,
 }
 
@@ -45,7 +51,7 @@ impl TransformerSpec {
         self.context == ContextMode::Cached
     }
 
-    /// One cache per layer; none if the context is uncached.
+    /// One cache for each layer with keys and values of its own; none if the context is uncached.
     pub fn caches(&self) -> Vec<kv::LayerConfig> {
         if !self.decodes() {
             return vec![];
@@ -56,7 +62,22 @@ impl TransformerSpec {
             value_dim: layer.attention.value_dim,
             window: layer.attention.window,
         };
-        self.layers.iter().map(cache).collect()
+        let owners = self.layers.iter().filter(|layer| layer.owns_kv());
+        owners.map(cache).collect()
+    }
+
+    /// The cache id of each layer: those with keys and values of their own are counted, the others have their source's.
+    pub(super) fn cache_ids(&self) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(self.layers.len());
+        let mut owners = 0..;
+        for layer in &self.layers {
+            let id = match layer.kv {
+                KvSource::Layer(source) => ids[source],
+                _ => owners.next().expect("an endless range"),
+            };
+            ids.push(id);
+        }
+        ids
     }
 }
 
@@ -81,6 +102,27 @@ pub struct LayerSpec {
     pub rope: Option<usize>,
     /// Width of the feed-forward block.
     pub mlp_size: usize,
+    /// Where keys and values come from.
+    pub kv: KvSource,
+}
+
+impl LayerSpec {
+    /// Whether the layer computes keys and values, and so has a cache.
+    pub fn owns_kv(&self) -> bool {
+        !matches!(self.kv, KvSource::Layer(_))
+    }
+}
+
+/// Where the keys and values of a layer come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvSource {
+    /// Projections of the layer's input.
+    #[default]
+    Projected,
+    /// One projection for both: values are the keys before their norm and rotation.
+    KeysAsValues,
+    /// An earlier layer, whose cache is shared.
+    Layer(usize),
 }
 
 /// The attention of one layer.

@@ -121,6 +121,21 @@ pub(super) fn vector(
     Ok(builder.constant(name, DType::F32, &[len], data)?)
 }
 
+/// A weight of one finite number; `None` in a model without weights.
+pub(super) fn scalar(name: &str, weight: &Weight) -> Result<Option<f32>, ImportError> {
+    if weight.data.is_none() {
+        return Ok(None);
+    }
+    check(name, weight, &[1])?;
+    match floats(name, weight)?[..] {
+        [x] if x.is_finite() => Ok(Some(x)),
+        _ => {
+            let reason = "must be a finite number";
+            Err(ImportError::value(format!("tensor {name}"), reason))
+        }
+    }
+}
+
 /// The elements of a weight of any real type.
 pub(crate) fn floats(name: &str, weight: &Weight) -> Result<Vec<f32>, ImportError> {
     let len = weight.shape.iter().product();

@@ -60,6 +60,8 @@ impl<'a> Plain<'a> {
         let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().unwrap());
         let keys = k.chunks(layer.kv_heads * layer.key_dim);
         let values = v.chunks(layer.kv_heads * layer.value_dim);
+        // A node whose cache an earlier node of the step has filled stores the same rows again.
+        stored.truncate(operands[3].as_i32().unwrap()[0] as usize);
         stored.extend(keys.zip(values).map(|(k, v)| (k.to_vec(), v.to_vec())));
 
         let (heads, dim) = (operands[0].shape[1], layer.value_dim);

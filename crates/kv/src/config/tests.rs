@@ -19,9 +19,17 @@ fn storage_types_are_read_back_from_their_names() {
         assert_eq!(storage.to_string(), storage.name());
     }
     let names = KvStorage::ALL.map(KvStorage::name);
-    assert_eq!(names, ["f32", "f16", "bf16", "q8", "q8g64", "q4", "q4g64"]);
+    assert_eq!(
+        names,
+        [
+            "f32", "f16", "bf16", "f8_e4m3", "q8", "q8g64", "q4", "q4g64",
+        ]
+    );
     let q4 = Some(KvStorage::Q4(QuantGroup::G32));
     for (name, storage) in [
+        ("fp8", Some(KvStorage::F8E4M3)),
+        ("fp8_e4m3", Some(KvStorage::F8E4M3)),
+        ("fp8_e5m2", None),
         ("q8_0", Some(KvStorage::Q8(QuantGroup::G32))),
         ("q4_0", q4),
         ("q4_1", q4),
@@ -41,6 +49,8 @@ fn rows_have_the_bytes_of_their_layout() {
         (KvStorage::F32, 80, 320),
         (KvStorage::F16, 80, 160),
         (KvStorage::BF16, 80, 160),
+        (KvStorage::F8E4M3, 80, 80),
+        (KvStorage::F8E4M3, 65, 65),
         (q8(QuantGroup::G32), 64, 2 * 4 + 64),
         (q8(QuantGroup::G32), 65, 3 * 4 + 80),
         (q8(QuantGroup::G64), 64, 4 + 64),

@@ -27,6 +27,7 @@ pub(crate) struct SentencePiece {
     space_prefix_once: bool,
     space_prefix_if_missing: bool,
     collapse_spaces: bool,
+    newline_runs: bool,
 }
 
 impl SentencePiece {
@@ -69,6 +70,7 @@ impl SentencePiece {
             space_prefix_once: vocab.space_prefix_once,
             space_prefix_if_missing: vocab.space_prefix_if_missing,
             collapse_spaces: vocab.remove_extra_whitespaces.unwrap_or(false),
+            newline_runs: vocab.newline_runs,
         })
     }
 
@@ -91,6 +93,25 @@ impl SentencePiece {
             && (first || !self.space_prefix_once)
             && !(self.space_prefix_if_missing && text.starts_with(' '));
         let escaped = self.escape(text, prefixed);
+        if !self.newline_runs {
+            return self.merge(&escaped, out);
+        }
+        let is_newline = |c: char| c == '\n';
+        let same_kind = |a: &char, b: &char| is_newline(*a) == is_newline(*b);
+        let mut rest = &*escaped;
+        while let Some(first) = rest.chars().next() {
+            let end = rest.find(|c| !same_kind(&c, &first));
+            let (run, others) = rest.split_at(end.unwrap_or(rest.len()));
+            match self.pieces.get(run).filter(|_| is_newline(first)) {
+                Some(piece) => out.push(piece.id),
+                None => self.merge(run, out),
+            }
+            rest = others;
+        }
+    }
+
+    /// Appends the tokens of a text without spaces.
+    fn merge(&self, escaped: &str, out: &mut Vec<u32>) {
         let symbol = |(start, c): (usize, char)| {
             let end = start + c.len_utf8();
             Symbol {
@@ -298,6 +319,26 @@ pub(crate) mod tests {
             ..bare
         };
         assert_eq!(encode(&squeezed, "  a  a "), ["a", "▁", "a"]);
+    }
+
+    #[test]
+    fn runs_of_newlines_are_words_of_their_own() {
+        let vocab = Vocab {
+            add_space_prefix: Some(false),
+            newline_runs: true,
+            merges: ["a \n", "\n \n", "▁ a"].iter().collect(),
+            ..vocab(&["a", "\n", "▁", "a\n", "\n\n", "▁a", "\n\n\n"], true)
+        };
+        let cases: [(&str, &[&str]); 4] = [
+            ("a\na", &["a", "\n", "a"]),
+            ("a a\n\n\na", &["a", "▁a", "\n\n\n", "a"]),
+            // No token: merged like other text.
+            ("\n\n\n\n\n", &["\n\n", "\n\n", "\n"]),
+            ("é\n", &["<0xC3>", "<0xA9>", "\n"]),
+        ];
+        for (text, want) in cases {
+            assert_eq!(encode(&vocab, text), want, "{text:?}");
+        }
     }
 
     #[test]

@@ -56,10 +56,11 @@ impl Vocab {
             id("eot", "tokenizer.ggml.eot_token_id")?,
             id("eom", "tokenizer.ggml.eom_token_id")?,
         ];
+        let is_gemma4 = model == "gemma4";
         let model = VocabModel::from_name(&model)?;
-        // SentencePiece merges by scores, so listed merges are ignored.
+        // SentencePiece merges by scores, so listed merges are ignored. Gemma 4's scores are no merge order.
         let merges = match model {
-            VocabModel::SentencePiece => StringTable::default(),
+            VocabModel::SentencePiece if !is_gemma4 => StringTable::default(),
             _ => source.strings("tokenizer.ggml.merges").unwrap_or_default(),
         };
         let vocab = Self {
@@ -70,6 +71,7 @@ impl Vocab {
             ignore_merges: None,
             space_prefix_once: false,
             space_prefix_if_missing: false,
+            newline_runs: is_gemma4,
             cased: false,
             merges,
             bos: id("bos", "tokenizer.ggml.bos_token_id")?,
@@ -83,7 +85,9 @@ impl Vocab {
             extra_eos: extra_eos.into_iter().flatten().collect(),
             add_bos: source.flag("tokenizer.ggml.add_bos_token"),
             add_eos: source.flag("tokenizer.ggml.add_eos_token"),
-            add_space_prefix: source.flag("tokenizer.ggml.add_space_prefix"),
+            add_space_prefix: source
+                .flag("tokenizer.ggml.add_space_prefix")
+                .or(is_gemma4.then_some(false)),
             remove_extra_whitespaces: source.flag("tokenizer.ggml.remove_extra_whitespaces"),
             tokens,
             kinds,

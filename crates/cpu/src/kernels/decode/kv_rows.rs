@@ -48,6 +48,7 @@ macro_rules! plain {
 plain!(F32, f32, load);
 plain!(F16, u16, load_f16);
 plain!(Bf16, u16, load_bf16);
+plain!(F8E4m3, u8, load_e4m3);
 
 /// A group's size as a type.
 pub(crate) trait GroupLen {
@@ -143,6 +144,10 @@ macro_rules! with_storage {
             }
             KvStorage::BF16 => {
                 type $E = kv_rows::Bf16;
+                $body
+            }
+            KvStorage::F8E4M3 => {
+                type $E = kv_rows::F8E4m3;
                 $body
             }
             KvStorage::Q8(QuantGroup::G32) => {

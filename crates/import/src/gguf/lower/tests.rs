@@ -194,7 +194,7 @@ fn every_wrong_key_is_named() {
         (
             |m| m.architecture = "mamba",
             K::UnknownArchitecture,
-            "architecture \"mamba\" is not supported; supported architectures are llama, qwen2, qwen3, gemma, gemma2, gemma3, \
+            "architecture \"mamba\" is not supported; supported architectures are llama, qwen2, qwen2vl, qwen3, gemma, gemma2, gemma3, gemma4, \
              phi3, gpt2, bert, nomic-bert",
         ),
         (

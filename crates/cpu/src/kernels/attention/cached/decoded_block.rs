@@ -75,6 +75,7 @@ impl DecodedBlock {
             }
             (_, KvStorage::F32) => copy_key_tiles!(kv_rows::F32),
             (_, KvStorage::BF16) => copy_key_tiles!(kv_rows::Bf16),
+            (_, KvStorage::F8E4M3) => copy_key_tiles!(kv_rows::F8E4m3),
             _ => copy_key_tiles!(kv_rows::F16),
         }
     }

@@ -78,6 +78,7 @@ impl QueryTile<'_> {
             match keys.side.storage {
                 KvStorage::F32 => score_tiles!(kv_rows::F32),
                 KvStorage::BF16 => score_tiles!(kv_rows::Bf16),
+                KvStorage::F8E4M3 => score_tiles!(kv_rows::F8E4m3),
                 _ => score_tiles!(kv_rows::F16),
             }
             return;
