@@ -49,23 +49,6 @@ static void load_row(const uint8_t *row, float *to, size_t stride, size_t dim, i
     }
 }
 
-/* An f32 as f16, rounded to the nearest, ties to even. */
-static inline uint16_t float_to_half(float value)
-{
-    uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
-    if (rest > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
-    if (rest >= 0x477ff000u)
-        return (uint16_t)(sign | 0x7c00u);
-    if (rest < 0x38800000u) {
-        /* A subnormal: adding one half of the unit makes the addition round. */
-        float sum = bits_to_float(rest) + 0.5f;
-        return (uint16_t)(sign | (float_to_bits(sum) - 0x3f000000u));
-    }
-    rest += 0xfffu + (rest >> 13 & 1u);
-    return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
-}
-
 /* An f32 as FP8 (e4m3fn), rounded to the nearest, ties to even; larger numbers become 448 with their sign. */
 static inline uint8_t float_to_e4m3(float value)
 {

@@ -54,6 +54,23 @@ HELPER float half_to_float(uint16_t half)
     return bits_to_float((uint32_t)(half & 0x8000u) << 16 | magnitude);
 }
 
+/* An f32 as f16, rounded to the nearest, ties to even. */
+HELPER uint16_t float_to_half(float value)
+{
+    uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
+    if (rest >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00u);
+    if (rest < 0x38800000u) {
+        /* A subnormal: adding one half of the unit makes the addition round. */
+        float sum = bits_to_float(rest) + 0.5f;
+        return (uint16_t)(sign | (float_to_bits(sum) - 0x3f000000u));
+    }
+    rest += 0xfffu + (rest >> 13 & 1u);
+    return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
+}
+
 HELPER float load_half(const uint8_t *from)
 {
     uint16_t half;

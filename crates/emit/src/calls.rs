@@ -209,6 +209,13 @@ impl<'a> Calls<'a> {
                 let (x, out) = (self.floats(node.inputs[0])?, self.out(node)?);
                 Ok(format!("k_{function}({x}, {out}, {})", count(self)?))
             }
+            Op::Unary(ops::Unary {
+                function: function @ (UnaryFunction::RoundF16 | UnaryFunction::RoundBF16),
+            }) => {
+                self.kernels.add("round");
+                let (x, out) = (self.floats(node.inputs[0])?, self.out(node)?);
+                Ok(format!("k_{}({x}, {out}, {})", function.name(), count(self)?))
+            }
             Op::Gated(op) => {
                 let function = self.activation(op.function);
                 let (a, b) = (self.floats(node.inputs[0])?, self.floats(node.inputs[1])?);

@@ -47,6 +47,7 @@ const PARTS: &[Part] = &[
     part("attention", "", include_str!("../kernels/attention.c")),
     part("binary", "", include_str!("../kernels/binary.c")),
     part("scale", "", include_str!("../kernels/scale.c")),
+    part("round", "", include_str!("../kernels/round.c")),
     part("selection", "", include_str!("../kernels/selection.c")),
     part(
         "activation_silu",
