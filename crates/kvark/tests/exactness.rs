@@ -138,7 +138,13 @@ fn logits_are_those_of_transformers() {
             } else {
                 1e-4
             };
-            for (storage, tolerance) in [(KvStorage::F32, exact), (KvStorage::F16, 2e-2)] {
+            // Gemma 4 does not scale its scores, so that the rounding of keys weighs more.
+            let rounded = if fixture.name.starts_with("gemma4") {
+                5e-2
+            } else {
+                2e-2
+            };
+            for (storage, tolerance) in [(KvStorage::F32, exact), (KvStorage::F16, rounded)] {
                 let mut run = Run::new(&fixture.artifact, isa, CompileOptions::default(), storage);
                 let logits = run.feed(&fixture.tokens, &[n]);
                 let worst = logits
