@@ -68,9 +68,9 @@ mod tests {
         if x.is_nan() {
             return sign | 0x7f;
         }
-        let distance = |code: u8| (f64::from(decode(code)) - f64::from(x.abs())).abs();
+        let distance = |code: u8| (f64::from(decode(code)) - f64::from(x.abs().min(MAX))).abs();
         let better = |a: u8, b: u8| match distance(a).total_cmp(&distance(b)) {
-            std::cmp::Ordering::Equal if a % 2 == 0 => a,
+            std::cmp::Ordering::Equal if a.is_multiple_of(2) => a,
             std::cmp::Ordering::Greater | std::cmp::Ordering::Equal => b,
             std::cmp::Ordering::Less => a,
         };

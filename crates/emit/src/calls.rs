@@ -214,7 +214,11 @@ impl<'a> Calls<'a> {
             }) => {
                 self.kernels.add("round");
                 let (x, out) = (self.floats(node.inputs[0])?, self.out(node)?);
-                Ok(format!("k_{}({x}, {out}, {})", function.name(), count(self)?))
+                Ok(format!(
+                    "k_{}({x}, {out}, {})",
+                    function.name(),
+                    count(self)?
+                ))
             }
             Op::Gated(op) => {
                 let function = self.activation(op.function);
