@@ -71,8 +71,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-trace -d 'Write
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
@@ -126,8 +126,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-trace -d 'Writ
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
@@ -177,8 +177,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Large
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
@@ -201,8 +201,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l stride -l ppl-stri
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
@@ -246,8 +246,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l roofline -d 'Draw 
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
@@ -295,8 +295,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l hf-repo -d 'Model
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s o -l output -d 'Folder to write; one that an earlier emit-c wrote is replaced' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-k -d 'Storage type of cached keys: f32 or f16' -r
-complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d 'Storage type of cached values: f32 or f16' -r
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-k -d 'Storage type of cached keys: f32, f16 or f8_e4m3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d 'Storage type of cached values: f32, f16 or f8_e4m3' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s t -l threads -d 'Number of threads of the program' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l max-bytes -d 'Fail if state and weights need more than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l static -d 'Make the state a static buffer, so that the program allocates nothing'
@@ -305,8 +305,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -s m -l model -d 'The 
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s c -l ctx-size -d 'Context length in tokens, or several to compare [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l compare -d 'Storage types of keys and values to compare' -r
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys' -r
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kind -d 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates' -r -f -a "sequence\t''
 cells\t''
 tree\t''"
