@@ -11,9 +11,7 @@ int main(int argc, char **argv)
     const void *weights = load_weights(weights_path, &weight_bytes);
     if (!weights)
         return fail(weights_path, "cannot be read");
-    /* Static, so that it is still reachable at the end, when the system frees it. */
-    static void *state;
-    state = make_state();
+    void *state = make_state();
     if (!state)
         return fail("the state", "not enough memory");
     int error = model_open(&model, weights, weight_bytes, state);
