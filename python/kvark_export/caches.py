@@ -6,6 +6,7 @@ runtimes, so they are written for reading.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -16,8 +17,8 @@ def positions(position: torch.Tensor) -> torch.Tensor:
     return position if position.dim() == 1 else position[:, 0]
 
 
-class Cache:
-    """What all caches share. `windows` gives each layer's sliding window (0 or absent: everything is seen)."""
+class Cache(ABC):
+    """The base of all caches. `windows` gives each layer's sliding window (0 or absent: everything is seen)."""
 
     def __init__(self, windows: Sequence[int] | None = None):
         self.windows = list(windows or [])
@@ -26,9 +27,9 @@ class Cache:
         """The sliding window of a layer; 0 without one."""
         return self.windows[layer_id] if layer_id < len(self.windows) else 0
 
+    @abstractmethod
     def update(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor):
         """Stores the step's rows `[B, H, T, D]`; returns rows, and which of them each query sees as `[T, rows]`."""
-        raise NotImplementedError
 
     # ExecuTorch's registry calls its caches by this name and expects its own result type.
     def update_and_fetch(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor):

@@ -34,7 +34,7 @@ pub struct ProgramPlan<'a> {
     pub vocab: usize,
 }
 
-/// What a program computes.
+/// The inputs and outputs of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProgramKind {
     /// Logits from tokens, with a cache.

@@ -2,9 +2,7 @@
 
 use crate::batch_runner::{BatchRunner, BatchToken};
 use crate::detokenizer::IncrementalDetokenizer;
-use crate::generate::{
-    FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
-};
+use crate::generate::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use kv::SeqId;
 use std::time::Instant;
@@ -35,20 +33,9 @@ impl BatchRunner {
         while lanes.iter().any(|lane| lane.finish.is_none()) {
             self.advance(&mut lanes, &mut on_event)?;
         }
-        let end = |lane: Lane<'_>| {
-            let seq = lane.seq;
-            let mut generated = lane.end(|text| {
-                on_event(seq, GenerateEvent::Text(text.to_owned()));
-            });
-            generated.timings = Timings {
-                generated_tokens: generated.tokens.len(),
-                decode_time: start.elapsed(),
-                decoded_tokens: generated.decoded(),
-                ..Timings::default()
-            };
-            generated
-        };
-        Ok(lanes.into_iter().map(end).collect())
+        let lanes = lanes.into_iter();
+        let ended = lanes.map(|lane| lane.end_of_batch(start, &mut on_event));
+        Ok(ended.collect())
     }
 
     /// Samples a token for each running lane, shows its text and feeds all tokens in one forward.

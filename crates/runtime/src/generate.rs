@@ -5,7 +5,7 @@ use crate::generator::Generator;
 use crate::{Model, RuntimeError, Sampler};
 use backend::{RowOutputs, Wanted};
 use kv::SeqId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use text::Tokenizer;
 
 /// The conditions that end a generation.
@@ -195,6 +195,25 @@ impl<'a> Lane<'a> {
     {
         let running = lanes.filter(|lane| lane.finish.is_none());
         running.fold(Wanted::Argmax, |all, lane| all.and(lane.sampler.wanted()))
+    }
+
+    /// Ends a lane of a batch that started at `start`. `on_event` receives the pending text.
+    pub(crate) fn end_of_batch(
+        self,
+        start: Instant,
+        on_event: &mut impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> GenerateOutput {
+        let seq = self.seq;
+        let mut generated = self.end(|text| {
+            on_event(seq, GenerateEvent::Text(text.to_owned()));
+        });
+        generated.timings = Timings {
+            generated_tokens: generated.tokens.len(),
+            decode_time: start.elapsed(),
+            decoded_tokens: generated.decoded(),
+            ..Timings::default()
+        };
+        generated
     }
 
     /// Ends the lane. Calls `show` with the pending text.

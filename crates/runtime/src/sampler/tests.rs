@@ -505,8 +505,8 @@ fn odd_logits(random: &mut Random) -> Vec<f32> {
     (0..len).map(|_| logit()).collect()
 }
 
-/// What a sampler asks for is enough: it draws the same tokens from the best ones as from all logits, also from more of them
-/// than it asked for, as a batch with other samplers computes.
+/// A sampler draws the same token from the outputs that it wants as from all logits. More outputs than it wants, which
+/// another sampler of a batch may want, give that token too.
 #[test]
 fn the_wanted_outputs_give_the_tokens_of_all_logits() {
     let mut random = Random::new(27);

@@ -4,9 +4,7 @@ use super::speculator::Speculator;
 use super::tree_proposal::verify_tree;
 use crate::batch_runner::BatchRunner;
 use crate::detokenizer::IncrementalDetokenizer;
-use crate::generate::{
-    FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
-};
+use crate::generate::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane};
 use crate::generator::{Decode, Generator, Sink, feed_chunk};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Wanted;
@@ -136,20 +134,9 @@ impl BatchRunner {
                 .collect();
             round(self, &mut running, &mut on_event)?;
         }
-        let end = |(lane, ..): (Lane<'_>, &mut Speculator, u32)| {
-            let seq = lane.seq;
-            let mut generated = lane.end(|text| {
-                on_event(seq, GenerateEvent::Text(text.to_owned()));
-            });
-            generated.timings = Timings {
-                generated_tokens: generated.tokens.len(),
-                decode_time: start.elapsed(),
-                decoded_tokens: generated.decoded(),
-                ..Timings::default()
-            };
-            generated
-        };
-        Ok(lanes.into_iter().map(end).collect())
+        let lanes = lanes.into_iter();
+        let ended = lanes.map(|(lane, ..)| lane.end_of_batch(start, &mut on_event));
+        Ok(ended.collect())
     }
 }
 
