@@ -15,8 +15,9 @@ const SCRIPTS: [&Script; 9] = [
 ];
 
 /// Modules that Python brings.
-const STANDARD: [&str; 24] = [
+const STANDARD: [&str; 25] = [
     "__future__",
+    "abc",
     "argparse",
     "asyncio",
     "collections",
