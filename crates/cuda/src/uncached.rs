@@ -6,7 +6,9 @@ use crate::compile::Unit;
 use crate::launch::Launch;
 use backend::BackendError;
 use base::DType;
-use graph::ops::{Attention, Binary, BinaryFunction, Compare, CompareFunction, Op, Permute};
+use graph::ops::{
+    Attention, Binary, BinaryFunction, Compare, CompareFunction, Op, Permute, Slice,
+};
 use graph::{Node, TensorId};
 
 /// Threads of a block.
@@ -51,6 +53,7 @@ impl CallMaker<'_> {
             Op::Attention(op) => self.plain_attention(node, op),
             Op::Permute(op) => self.permute(node, op),
             Op::Concat(op) => self.concat(node, op.axis),
+            Op::Slice(op) => self.slice(node, op),
             Op::Compare(Compare { function }) => match function {
                 CompareFunction::Eq => self.pairs(node, DType::I32, Equal),
                 CompareFunction::Lt => self.pairs(node, DType::I32, Less),
@@ -153,8 +156,7 @@ impl CallMaker<'_> {
         let to = strides(&shape);
         self.copy(
             node,
-            [node.inputs[0], node.output],
-            0,
+            [(node.inputs[0], 0), (node.output, 0)],
             &shape,
             [&moved, &to],
         )
@@ -170,19 +172,32 @@ impl CallMaker<'_> {
             let shape = self.shape(*id);
             let (outer, own) = (shape[..axis].iter().product(), shape[axis] * inner);
             let (from, to) = ([own as u64, 1], [row, 1]);
-            let calls = self.copy(node, [*id, node.output], at, &[outer, own], [&from, &to]);
+            let places = [(*id, 0), (node.output, at)];
+            let calls = self.copy(node, places, &[outer, own], [&from, &to]);
             launches.extend(calls?);
             at += own;
         }
         Ok(launches)
     }
 
-    /// Copies elements of 4 bytes of up to three axes, to the element `at` of the result.
+    fn slice(&self, node: &Node, op: &Slice) -> Result<Vec<Launch>, BackendError> {
+        let shape = self.shape(node.inputs[0]);
+        let (outer, inner) = (&shape[..op.axis], &shape[op.axis + 1..]);
+        let (outer, inner): (usize, usize) = (outer.iter().product(), inner.iter().product());
+        let size = shape[op.axis];
+        let range = op.resolve(size, &self.memory.bindings);
+        let (start, len) = range.map_err(|reason| self.unsupported(node, &reason))?;
+        let from = [size * inner, op.step * inner, 1].map(|stride| stride as u64);
+        let to = [len * inner, inner, 1].map(|stride| stride as u64);
+        let places = [(node.inputs[0], start * inner), (node.output, 0)];
+        self.copy(node, places, &[outer, len, inner], [&from, &to])
+    }
+
+    /// Copies elements of 4 bytes of up to three axes, from an element of a tensor to one of another.
     fn copy(
         &self,
         node: &Node,
-        [from, to]: [TensorId; 2],
-        at: usize,
+        [(from, from_at), (to, to_at)]: [(TensorId, usize); 2],
         dims: &[usize],
         [from_strides, to_strides]: [&[u64]; 2],
     ) -> Result<Vec<Launch>, BackendError> {
@@ -196,8 +211,8 @@ impl CallMaker<'_> {
         };
         let sizes: Vec<u64> = dims.iter().map(|size| *size as u64).collect();
         let arguments = StridedArgs {
-            from: self.address(from),
-            to: self.address(to) + 4 * at as u64,
+            from: self.address(from) + 4 * from_at as u64,
+            to: self.address(to) + 4 * to_at as u64,
             dims: three(&sizes, 1),
             from_strides: three(from_strides, 0),
             to_strides: three(to_strides, 0),

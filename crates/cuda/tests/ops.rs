@@ -10,7 +10,7 @@ use backend::{
 use base::{Bytes, DType};
 use graph::ops::{
     Attention, Binary, BinaryFunction, Compare, CompareFunction, Concat, GatherRows, Linear,
-    Permute, Reshape, UpdateAndAttend,
+    Permute, Reshape, Slice, UpdateAndAttend,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId, Value};
 use kv::{CacheConfig, CacheRegistry, LayerConfig, Step, make_seq_session};
@@ -261,5 +261,20 @@ fn elements_move_as_in_the_reference() {
             b.node("all", Concat { axis }, &parts).unwrap()
         };
         compare(&cuda, &format!("concatenated along {axis}"), build, &inputs);
+    }
+    for (axis, start, len, step) in [(0, 2, 1, 1), (1, 7, 20, 2), (2, 3, 4, 1), (1, 0, 50, 1)] {
+        let x = Value::f32([3, 50, 7], random.units(3 * 50 * 7));
+        let build = |b: &mut GraphBuilder| {
+            let x = b.input("x", DType::F32, [3, 50, 7].map(Dim::from));
+            let (start, len) = (Dim::from(start), Dim::from(len));
+            let op = Slice {
+                axis,
+                start,
+                len,
+                step,
+            };
+            b.node("part", op, &[x]).unwrap()
+        };
+        compare(&cuda, &format!("sliced along {axis}"), build, &[x]);
     }
 }
