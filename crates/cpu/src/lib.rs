@@ -25,9 +25,7 @@ mod thread_pool;
 
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 pub use kernels::matmul::quantised::packed_file::remove_stale_packed_files as tidy_packed;
-pub use kernels::matmul::quantised::portable::{
-    PackedWeightKind, PlainStrip, pack_strips, packed_strip_bytes, plain_strips,
-};
+pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainStrip, plain_strips};
 pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};

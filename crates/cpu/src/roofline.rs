@@ -9,7 +9,7 @@ use crate::isa::Isa;
 
 use crate::kernels::SendPtr;
 use crate::prefetch::{Prefetcher, Span, SpanList};
-use crate::simd::{IntDot, IntegerKernel, Kernel, LANES, Simd};
+use crate::simd::{IntegerKernel, Kernel, LANES, RowScaledDot, Simd};
 use crate::thread_pool::ThreadPool;
 use base::Bytes;
 use std::time::Instant;
@@ -138,22 +138,28 @@ impl IntegerKernel for ByteKernel {
     type Output = f32;
 
     #[inline(always)]
-    fn run<S: IntDot>(self, s: S) -> f32 {
+    fn run<S: RowScaledDot>(self, s: S) -> f32 {
         let line = [1u8; 64];
         let x = [1u8; 64];
-        let mut sums = [s.zero_sums(); SUMS];
+        let mut sums = [s.zero_planes(); SUMS];
         let mut all = s.zero();
         // SAFETY: both arrays hold a line.
         unsafe {
             let weights = s.load_bytes(line.as_ptr());
             for _ in 0..LOOPS {
                 for i in 0..SUMS {
-                    sums[i] = s.dot::<0>(sums[i], weights, x.as_ptr());
+                    sums[i] = s.dot_planes::<0>(sums[i], weights, x.as_ptr());
                 }
             }
         }
-        for i in 0..SUMS {
-            all = s.add(all, s.sums_to_f32(sums[i], 0));
+        // SAFETY: two numbers are readable.
+        unsafe {
+            let factors = s.load_bytes(line.as_ptr());
+            for i in 0..SUMS {
+                let totals =
+                    s.add_scaled::<false>(s.zero_totals(), sums[i], factors, [0; 2].as_ptr());
+                all = s.add(all, s.totals_to_f32(totals));
+            }
         }
         s.reduce_sum(all)
     }

@@ -9,7 +9,7 @@ use crate::names::Names;
 use crate::program::{ProgramKind, ProgramPlan};
 use crate::weights::{Form, Weights};
 use base::DType;
-use cpu::{PackedWeightKind, packed_strip_bytes};
+use cpu::PackedWeightKind;
 use graph::ops::UnaryFunction;
 use graph::ops::{self, Activation, BinaryFunction, BufferReuse, CompareFunction, Op};
 use graph::plan::Place;
@@ -396,17 +396,9 @@ impl<'a> Calls<'a> {
                             "k_linear_row_scaled({operands}, (struct row_scaled){{{group}, {centre}, {wide}}})"
                         )
                     }
-                    PackedWeightKind::GroupScaled {
-                        is_table,
-                        two_level_scales,
-                        zero,
-                    } => {
-                        self.kernels.add("linear_group_scaled");
-                        let bytes = packed_strip_bytes(ty.dtype, k).expect("a quantised type");
-                        let (table, two) = (u8::from(is_table), u8::from(two_level_scales));
-                        format!(
-                            "k_linear_group_scaled({operands}, (struct group_scaled){{{bytes}, {zero}, {table}, {two}}})"
-                        )
+                    PackedWeightKind::ByteQuants { is_table } => {
+                        self.kernels.add("linear_byte_quants");
+                        format!("k_linear_byte_quants({operands}, {})", u8::from(is_table))
                     }
                 }
             }

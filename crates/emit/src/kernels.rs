@@ -37,9 +37,9 @@ const PARTS: &[Part] = &[
         include_str!("../kernels/linear_row_scaled.c"),
     ),
     part(
-        "linear_group_scaled",
-        "",
-        include_str!("../kernels/linear_group_scaled.c"),
+        "linear_byte_quants",
+        "linear_row_scaled",
+        include_str!("../kernels/linear_byte_quants.c"),
     ),
     part("linear_f32", "", include_str!("../kernels/linear_f32.c")),
     part("linear_half", "", include_str!("../kernels/linear_half.c")),

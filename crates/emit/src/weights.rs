@@ -4,7 +4,7 @@ use crate::EmitError;
 use crate::error::EmitErrorKind;
 use crate::names::Names;
 use base::{Bytes, DType};
-use cpu::{PackedWeightKind, PlainStrip, pack_strips, packed_strip_bytes, plain_strips};
+use cpu::{PackedWeightKind, PlainStrip, plain_strips};
 use graph::{Graph, TensorId};
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -210,19 +210,11 @@ fn write_weight(graph: &Graph, weight: &Weight, out: &mut dyn Write) -> io::Resu
                     result = out.write_all(strip);
                 }
             };
-            if let Some(PackedWeightKind::RowScaled { bits, group, .. }) =
-                PackedWeightKind::of(dtype)
-            {
-                plain_strips(dtype, bytes, n, k, |plain| {
-                    row_scaled_strip(plain, bits, group, &mut strip);
-                    write(&strip);
-                });
-            } else {
-                pack_strips(dtype, bytes, n, k, |packed| {
-                    group_scaled_strip(dtype, k, packed, &mut strip);
-                    write(&strip);
-                });
-            }
+            let kind = PackedWeightKind::of(dtype).expect("only quantised weights are strips");
+            plain_strips(dtype, bytes, n, k, |plain| {
+                write_strip(plain, kind, &mut strip);
+                write(&strip);
+            });
             result
         }
         Form::Panels { n, k } => {
@@ -273,59 +265,56 @@ const STRIP: usize = PackedWeightKind::STRIP;
 
 /// Bytes of a strip in `weights.bin`.
 fn strip_bytes(dtype: DType, k: usize) -> Option<usize> {
-    match PackedWeightKind::of(dtype)? {
-        PackedWeightKind::RowScaled { bits, group, .. } => {
-            let quants = k * STRIP / if bits > 4 { 1 } else { 2 };
-            Some(quants + k / group * 4 * STRIP + 4 * STRIP)
-        }
-        PackedWeightKind::GroupScaled { .. } => packed_strip_bytes(dtype, k),
-    }
+    let (halves, factors) = match PackedWeightKind::of(dtype)? {
+        PackedWeightKind::RowScaled { bits, group, .. } => (bits <= 4, k / group * 4),
+        PackedWeightKind::ByteQuants { is_table } => (is_table, k / BLOCK * 2),
+    };
+    let quants = if halves { k / 2 } else { k };
+    Some((quants + factors + 4) * STRIP)
 }
 
-/// Writes a row-scaled strip as the kernels read it: for each block the quants and, for each of its groups, sixteen scales and
-/// sixteen mins; then the scales of the rows. Four-bit quants of inputs i and i + 16 share a byte. Rows r and r + 8 are the
-/// bytes of one 16-bit lane.
-fn row_scaled_strip(strip: &PlainStrip, bits: u32, group: usize, out: &mut Vec<u8>) {
+/// Writes a strip as the kernels read it: for each block the quants and the factors of its groups, then the scales of the rows.
+/// Four-bit quants of inputs i and i + 16 share a byte.
+fn write_strip(strip: &PlainStrip, kind: PackedWeightKind, out: &mut Vec<u8>) {
     out.clear();
-    let row = |lane: usize| lane / 2 + lane % 2 * 8;
-    let groups = strip.factors.chunks(BLOCK / group);
-    for (quants, factors) in strip.quants.chunks(BLOCK).zip(groups) {
-        if bits > 4 {
-            out.extend(
-                quants
-                    .iter()
-                    .flat_map(|q| (0..STRIP).map(|lane| q[row(lane)])),
-            );
-        } else {
-            let (low, high) = quants.split_at(BLOCK / 2);
-            let both =
-                |(l, h): (&[u8; STRIP], &[u8; STRIP]), lane| l[row(lane)] | h[row(lane)] << 4;
-            for pair in low.iter().zip(high) {
-                out.extend((0..STRIP).map(|lane| both(pair, lane)));
+    match kind {
+        PackedWeightKind::RowScaled { bits, group, .. } => {
+            // Rows r and r + 8 are the bytes of one 16-bit lane. A group has sixteen scales, then sixteen mins.
+            let row = |lane: usize| lane / 2 + lane % 2 * 8;
+            let groups = strip.factors.chunks(BLOCK / group);
+            for (quants, factors) in strip.quants.chunks(BLOCK).zip(groups) {
+                write_quants(quants, bits <= 4, row, out);
+                for factor in factors {
+                    for side in 0..2 {
+                        out.extend(factor.iter().flat_map(|pair| pair[side].to_le_bytes()));
+                    }
+                }
             }
         }
-        for factor in factors {
-            for side in 0..2 {
-                out.extend(factor.iter().flat_map(|pair| pair[side].to_le_bytes()));
+        PackedWeightKind::ByteQuants { is_table } => {
+            for (quants, factors) in strip.quants.chunks(BLOCK).zip(&strip.factors) {
+                write_quants(quants, is_table, |lane| lane, out);
+                out.extend(factors.iter().flat_map(|pair| pair[0].to_le_bytes()));
             }
         }
     }
     out.extend(strip.units.iter().flat_map(|unit| unit.to_le_bytes()));
 }
 
-/// Reorders a packed group-scaled strip, whose lines have four inputs of every row, so that the sixteen rows of an input are
-/// adjacent.
-fn group_scaled_strip(dtype: DType, k: usize, packed: &[u8], out: &mut Vec<u8>) {
-    out.clear();
-    out.extend(packed);
-    let is_table = matches!(
-        PackedWeightKind::of(dtype),
-        Some(PackedWeightKind::GroupScaled { is_table: true, .. })
-    );
-    let quants = k * STRIP / if is_table { 2 } else { 1 };
-    for (i, lane) in out[..quants].chunks_mut(STRIP).enumerate() {
-        for (r, to) in lane.iter_mut().enumerate() {
-            *to = packed[i / 4 * 64 + 4 * r + i % 4];
-        }
+/// Writes the quants of a block, input by input, as bytes or as halves of bytes; `row` is the row of a lane.
+fn write_quants(
+    quants: &[[u8; STRIP]],
+    halves: bool,
+    row: impl Fn(usize) -> usize,
+    out: &mut Vec<u8>,
+) {
+    if !halves {
+        let input = |q: &[u8; STRIP]| std::array::from_fn::<u8, STRIP, _>(|lane| q[row(lane)]);
+        out.extend(quants.iter().flat_map(input));
+        return;
+    }
+    let (low, high) = quants.split_at(BLOCK / 2);
+    for (low, high) in low.iter().zip(high) {
+        out.extend((0..STRIP).map(|lane| low[row(lane)] | high[row(lane)] << 4));
     }
 }

@@ -26,13 +26,6 @@ struct row_scaled {
     int wide;
 };
 
-/* The format of a weight with a scale per 32 inputs. */
-struct group_scaled {
-    size_t strip_bytes;
-    int32_t zero;
-    int table, two_level;
-};
-
 /* Storage types of keys and values, numbered by the bytes of an element. */
 enum { KV_E4M3 = 1, KV_F16 = 2, KV_F32 = 4 };
 

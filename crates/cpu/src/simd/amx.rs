@@ -239,45 +239,6 @@ impl AmxTiles {
             );
         }
     }
-
-    /// Multiplies sixteen rows of 64 signed activations, `stride` bytes apart, with two tiles of weights of sixteen
-    /// lines each, and stores the products as `[2, 16, 16]`.
-    ///
-    /// # Safety
-    /// All operands must be readable, and `out` must hold the products.
-    #[inline(always)]
-    pub(crate) unsafe fn multiply_two(
-        &self,
-        activations: *const u8,
-        stride: usize,
-        weights: [*const u8; 2],
-        out: *mut i32,
-    ) {
-        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
-        // named as clobbered.
-        unsafe {
-            std::arch::asm!(
-                "tileloadd tmm0, [{activations} + {stride}]",
-                "tileloadd tmm1, [{first} + {line}]",
-                "tilezero tmm3",
-                // Signed activations times unsigned weights.
-                "tdpbsud tmm3, tmm0, tmm1",
-                "tileloadd tmm2, [{second} + {line}]",
-                "tilezero tmm4",
-                "tdpbsud tmm4, tmm0, tmm2",
-                "tilestored [{out} + {line}], tmm3",
-                "tilestored [{out} + {line} + 1024], tmm4",
-                activations = in(reg) activations,
-                stride = in(reg) stride,
-                first = in(reg) weights[0],
-                second = in(reg) weights[1],
-                out = in(reg) out,
-                line = in(reg) TILE_ROW_BYTES,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
-                options(nostack),
-            );
-        }
-    }
 }
 
 /// The prefetch distance of columns in bytes: a block of columns if that fits L1, otherwise some steps of the depth.

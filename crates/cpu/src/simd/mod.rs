@@ -4,13 +4,13 @@
 //! operations everywhere; tiers differ only in whether a multiply-add is rounded once or twice.
 
 pub(crate) mod amx;
+mod byte_lines;
 mod generic;
-mod int_dot;
 mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
-mod x86_int_dot;
+mod x86_byte_lines;
 #[cfg(target_arch = "x86_64")]
 mod x86_row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
@@ -18,8 +18,8 @@ mod x86_row_scaled_expand;
 #[cfg(target_arch = "x86_64")]
 mod x86_row_scaled_line;
 
+pub(crate) use byte_lines::ByteLines;
 pub(crate) use generic::Generic;
-pub(crate) use int_dot::{IntDot, MAX_GROUP_SCALED};
 pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};

@@ -4,14 +4,16 @@
 //! activation is `128 · high + low`, where both bytes are within -64 to 63. The sum of a group then fits two bytes for
 //! either byte, and one instruction multiplies it with the scale and the sum of the activations with the min. All sums
 //! are exact, so all tiers compute the same.
+//!
+//! A weight with a byte quant is `quant · factor / 128`, rounded to a two-byte integer before it is multiplied.
 
-use super::{Generic, IntDot, LANES};
+use super::{ByteLines, Generic, LANES};
 
 /// The largest magnitude of a row-scaled activation: its high byte is at most 63.
 pub(crate) const MAX_ROW_SCALED: f32 = 8127.0;
 
 /// A tier's dot products for row-scaled weights.
-pub(crate) trait RowScaledDot: IntDot {
+pub(crate) trait RowScaledDot: ByteLines {
     /// The sums of a group, for high and for low bytes.
     type Planes: Copy;
     /// The sums of groups times their scales plus mins, for high and for low bytes.
@@ -51,6 +53,24 @@ pub(crate) trait RowScaledDot: IntDot {
         factors: Self::Line,
         activations: *const i32,
     ) -> Self::Totals;
+    fn add_totals(self, a: Self::Totals, b: Self::Totals) -> Self::Totals;
+    /// Adds products of two-byte weights with pairs of activation bytes, both widened to two bytes: the pair of high bytes
+    /// is at `pairs`, that of low bytes behind it.
+    ///
+    /// # Safety
+    /// Eight bytes must be readable at `pairs`.
+    unsafe fn dot_words(
+        self,
+        totals: Self::Totals,
+        weights: Self::Line,
+        pairs: *const u8,
+    ) -> Self::Totals;
+    /// Stores sixteen integral numbers of magnitude up to [`MAX_ROW_SCALED`] as [`dot_words`](Self::dot_words) reads them:
+    /// of every four numbers the pairs of the first and third, then those of the second and fourth.
+    ///
+    /// # Safety
+    /// 64 bytes must be writable.
+    unsafe fn store_word_pairs(self, values: Self::V, to: *mut u8);
     /// `128 · high + low` as f32.
     fn totals_to_f32(self, totals: Self::Totals) -> Self::V;
     /// Stores integral numbers of magnitude up to [`MAX_ROW_SCALED`] as sixteen high and sixteen low bytes.
@@ -99,6 +119,8 @@ pub(crate) trait RowScaledDot: IntDot {
     /// `a · b / 2^15` of signed 16-bit numbers, rounded to the nearest.
     fn mul_high_rounded(self, a: Self::Line, b: Self::Line) -> Self::Line;
     fn shift_left_16(self, a: Self::Line, bits: u32) -> Self::Line;
+    /// 16-bit numbers without their low bytes.
+    fn high_bytes(self, a: Self::Line) -> Self::Line;
     /// An arithmetic shift.
     fn shift_right_16(self, a: Self::Line, bits: u32) -> Self::Line;
     fn shift_left_32(self, a: Self::Line, bits: u32) -> Self::Line;
@@ -187,6 +209,49 @@ impl RowScaledDot for Generic {
             }
         }
         totals
+    }
+
+    #[inline(always)]
+    fn add_totals(self, a: Self::Totals, b: Self::Totals) -> Self::Totals {
+        self.add_planes(a, b)
+    }
+
+    #[inline(never)]
+    unsafe fn dot_words(
+        self,
+        mut totals: Self::Totals,
+        weights: Self::Line,
+        pairs: *const u8,
+    ) -> Self::Totals {
+        // SAFETY: the caller guarantees both pairs.
+        let x: [[i16; 2]; 2] = unsafe { pairs.cast::<[[i16; 2]; 2]>().read_unaligned() };
+        for (totals, x) in totals.iter_mut().zip(x) {
+            for (lane, total) in totals.iter_mut().enumerate() {
+                for (i, x) in x.into_iter().enumerate() {
+                    *total += i32::from(number_16(&weights, 2 * lane + i)) * i32::from(x);
+                }
+            }
+        }
+        totals
+    }
+
+    #[inline(always)]
+    unsafe fn store_word_pairs(self, values: Self::V, to: *mut u8) {
+        for (quad, four) in values.as_chunks::<4>().0.iter().enumerate() {
+            let planes = four.map(|x| {
+                let x = x as i32;
+                let top = (x + 64) >> 7;
+                [top as i16, (x - (top << 7)) as i16]
+            });
+            for (i, [first, second]) in [[0, 2], [1, 3]].into_iter().enumerate() {
+                let pairs = [0, 1].map(|plane| [planes[first][plane], planes[second][plane]]);
+                // SAFETY: the caller guarantees 64 bytes, eight for each pair of numbers.
+                unsafe {
+                    let to = to.add(16 * quad + 8 * i);
+                    to.cast::<[[i16; 2]; 2]>().write_unaligned(pairs);
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -293,6 +358,11 @@ impl RowScaledDot for Generic {
     #[inline(always)]
     fn shift_left_16(self, a: Self::Line, bits: u32) -> Self::Line {
         from_16(|i| number_16(&a, i) << bits)
+    }
+
+    #[inline(always)]
+    fn high_bytes(self, a: Self::Line) -> Self::Line {
+        from_16(|i| number_16(&a, i) & !0xff)
     }
 
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! Dot products for row-scaled weights on x86, with and without VNNI.
 
 use super::x86::Pair;
-use super::x86_int_dot::{Halves, Planes, quad};
+use super::x86_byte_lines::{Halves, Planes, quad};
 use super::x86_row_scaled_line::{avx2_line_operations, avx512_line_operations};
-use super::{Avx2, Avx512, IntDot, RowScaledDot};
+use super::{Avx2, Avx512, RowScaledDot};
 use std::arch::x86_64::*;
 
 /// Byte offset of a block's low plane.
@@ -82,6 +82,29 @@ unsafe fn add_scaled_pairs256<const CENTRED: bool>(
     }
 }
 
+/// Adds the products of pairs of two-byte integers.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn add_word_products256(sums: __m256i, weights: __m256i, x: __m256i) -> __m256i {
+    // SAFETY: as the caller guarantees.
+    unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(weights, x)) }
+}
+
+/// Of every four numbers, the first and third as two bytes each, then the second and fourth, in the lower half of 128 bits.
+///
+/// # Safety
+/// The CPU must have AVX2.
+#[inline(always)]
+unsafe fn pairs256(v: __m256i) -> __m256i {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let later = _mm256_slli_epi32::<16>(_mm256_shuffle_epi32::<0b11_10_11_10>(v));
+        _mm256_blend_epi16::<0b1010_1010>(v, later)
+    }
+}
+
 /// Adds sums times their factors.
 ///
 /// # Safety
@@ -94,7 +117,7 @@ unsafe fn add_scaled256(total: __m256i, sum: __m256i, factors: __m256i, x: *cons
 
 /// The methods that are the same with and without VNNI, except for the width of a group's sums.
 macro_rules! avx2_row_scaled {
-    ($add:ident) => {
+    ($add:ident, $dot_words:ident) => {
         avx2_line_operations!();
 
         type Planes = Planes<Halves>;
@@ -121,6 +144,46 @@ macro_rules! avx2_row_scaled {
         #[inline(always)]
         fn zero_totals(self) -> Planes<Halves> {
             self.zero_planes()
+        }
+
+        #[inline(always)]
+        fn add_totals(self, a: Planes<Halves>, b: Planes<Halves>) -> Planes<Halves> {
+            // SAFETY: AVX2 is proven.
+            let add = |a: Halves, b| a.zip(b, |a, b| unsafe { _mm256_add_epi32(a, b) });
+            Planes(add(a.0, b.0), add(a.1, b.1))
+        }
+
+        #[inline(always)]
+        unsafe fn dot_words(
+            self,
+            Planes(high, low): Planes<Halves>,
+            weights: Halves,
+            pairs: *const u8,
+        ) -> Planes<Halves> {
+            // SAFETY: the caller guarantees both pairs; the tier's instruction is proven.
+            unsafe {
+                let x_high = _mm256_set1_epi32(quad(pairs, 0));
+                let x_low = _mm256_set1_epi32(quad(pairs, 1));
+                Planes(
+                    high.zip(weights, |sums, weights| $dot_words(sums, weights, x_high)),
+                    low.zip(weights, |sums, weights| $dot_words(sums, weights, x_low)),
+                )
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_word_pairs(self, values: Pair, to: *mut u8) {
+            // SAFETY: the caller guarantees 64 bytes; AVX2 is proven.
+            unsafe {
+                let registers = [values.0, values.1];
+                for i in 0..2 {
+                    let v = _mm256_cvtps_epi32(registers[i]);
+                    let top = _mm256_srai_epi32::<7>(_mm256_add_epi32(v, _mm256_set1_epi32(64)));
+                    let rest = _mm256_sub_epi32(v, _mm256_slli_epi32::<7>(top));
+                    let words = _mm256_unpacklo_epi32(pairs256(top), pairs256(rest));
+                    _mm256_storeu_si256(to.add(32 * i).cast(), words);
+                }
+            }
         }
 
         #[inline(always)]
@@ -180,7 +243,7 @@ macro_rules! avx2_row_scaled {
 }
 
 impl RowScaledDot for Avx2<false> {
-    avx2_row_scaled!(_mm256_add_epi16);
+    avx2_row_scaled!(_mm256_add_epi16, add_word_products256);
 
     #[inline(always)]
     unsafe fn begin_group<const CENTRED: bool>(self, _: *const i32) -> Planes<Halves> {
@@ -231,7 +294,7 @@ impl RowScaledDot for Avx2<false> {
 }
 
 impl RowScaledDot for Avx2<true> {
-    avx2_row_scaled!(_mm256_add_epi32);
+    avx2_row_scaled!(_mm256_add_epi32, _mm256_dpwssd_avx_epi32);
 
     #[inline(always)]
     unsafe fn begin_group<const CENTRED: bool>(self, activations: *const i32) -> Planes<Halves> {
@@ -253,8 +316,21 @@ impl RowScaledDot for Avx2<true> {
         line: Halves,
         block: *const u8,
     ) -> Planes<Halves> {
-        // SAFETY: as the caller guarantees.
-        unsafe { self.dot::<INDEX>(sums, line, block) }
+        // SAFETY: the caller guarantees the block; AVX-VNNI is proven.
+        unsafe {
+            let high = _mm256_set1_epi32(quad(block, INDEX));
+            let low = _mm256_set1_epi32(quad(block.add(LOW_PLANE), INDEX));
+            Planes(
+                Halves(
+                    _mm256_dpbusd_avx_epi32(sums.0.0, line.0, high),
+                    _mm256_dpbusd_avx_epi32(sums.0.1, line.1, high),
+                ),
+                Halves(
+                    _mm256_dpbusd_avx_epi32(sums.1.0, line.0, low),
+                    _mm256_dpbusd_avx_epi32(sums.1.1, line.1, low),
+                ),
+            )
+        }
     }
 
     #[inline(always)]
@@ -297,6 +373,19 @@ unsafe fn combine512(sums: __m512i, other: *const i32) -> __m512i {
     }
 }
 
+/// As [`pairs256`].
+///
+/// # Safety
+/// The CPU must have AVX-512.
+#[inline(always)]
+unsafe fn pairs512(v: __m512i) -> __m512i {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let later = _mm512_slli_epi32::<16>(_mm512_shuffle_epi32::<0b11_10_11_10>(v));
+        _mm512_mask_blend_epi16(ODD, v, later)
+    }
+}
+
 /// As `avx2_row_scaled!`, for AVX-512.
 macro_rules! avx512_row_scaled {
     ($add:ident) => {
@@ -321,6 +410,24 @@ macro_rules! avx512_row_scaled {
         #[inline(always)]
         fn zero_totals(self) -> Planes<__m512i> {
             self.zero_planes()
+        }
+
+        #[inline(always)]
+        fn add_totals(self, a: Planes<__m512i>, b: Planes<__m512i>) -> Planes<__m512i> {
+            // SAFETY: AVX-512 is proven.
+            unsafe { Planes(_mm512_add_epi32(a.0, b.0), _mm512_add_epi32(a.1, b.1)) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_word_pairs(self, values: __m512, to: *mut u8) {
+            // SAFETY: the caller guarantees 64 bytes; AVX-512 is proven.
+            unsafe {
+                let v = _mm512_cvtps_epi32(values);
+                let top = _mm512_srai_epi32::<7>(_mm512_add_epi32(v, _mm512_set1_epi32(64)));
+                let rest = _mm512_sub_epi32(v, _mm512_slli_epi32::<7>(top));
+                let words = _mm512_unpacklo_epi32(pairs512(top), pairs512(rest));
+                _mm512_storeu_si512(to.cast(), words);
+            }
         }
 
         #[inline(always)]
@@ -365,6 +472,24 @@ macro_rules! avx512_row_scaled {
 
 impl RowScaledDot for Avx512<false> {
     avx512_row_scaled!(_mm512_add_epi16);
+
+    #[inline(always)]
+    unsafe fn dot_words(
+        self,
+        Planes(high, low): Planes<__m512i>,
+        weights: __m512i,
+        pairs: *const u8,
+    ) -> Planes<__m512i> {
+        // SAFETY: the caller guarantees both pairs; AVX-512 is proven.
+        unsafe {
+            let x_high = _mm512_set1_epi32(quad(pairs, 0));
+            let x_low = _mm512_set1_epi32(quad(pairs, 1));
+            Planes(
+                _mm512_add_epi32(high, _mm512_madd_epi16(weights, x_high)),
+                _mm512_add_epi32(low, _mm512_madd_epi16(weights, x_low)),
+            )
+        }
+    }
 
     #[inline(always)]
     unsafe fn begin_group<const CENTRED: bool>(self, _: *const i32) -> Planes<__m512i> {
@@ -418,8 +543,71 @@ impl RowScaledDot for Avx512<false> {
     }
 }
 
+/// # Safety
+/// A block must be readable at `block`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn dot_planes<const INDEX: usize>(
+    sums: Planes<__m512i>,
+    line: __m512i,
+    block: *const u8,
+) -> Planes<__m512i> {
+    let Planes(mut high, mut low) = sums;
+    // SAFETY: as the caller guarantees. In assembly, because the compiler would broadcast into registers first, of
+    // which there are too few.
+    unsafe {
+        std::arch::asm!(
+            "vpdpbusd {high}, {line}, dword ptr [{block} + {first}]{{1to16}}",
+            "vpdpbusd {low}, {line}, dword ptr [{block} + {second}]{{1to16}}",
+            high = inout(zmm_reg) high,
+            low = inout(zmm_reg) low,
+            line = in(zmm_reg) line,
+            block = in(reg) block,
+            first = const 4 * INDEX,
+            second = const LOW_PLANE + 4 * INDEX,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    Planes(high, low)
+}
+
+/// # Safety
+/// Eight bytes must be readable at `pairs`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn dot_words(
+    Planes(mut high, mut low): Planes<__m512i>,
+    weights: __m512i,
+    pairs: *const u8,
+) -> Planes<__m512i> {
+    // SAFETY: as the caller guarantees. In assembly, as in `dot_planes`.
+    unsafe {
+        std::arch::asm!(
+            "vpdpwssd {high}, {weights}, dword ptr [{pairs}]{{1to16}}",
+            "vpdpwssd {low}, {weights}, dword ptr [{pairs} + 4]{{1to16}}",
+            high = inout(zmm_reg) high,
+            low = inout(zmm_reg) low,
+            weights = in(zmm_reg) weights,
+            pairs = in(reg) pairs,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    Planes(high, low)
+}
+
 impl RowScaledDot for Avx512<true> {
     avx512_row_scaled!(_mm512_add_epi32);
+
+    #[inline(always)]
+    unsafe fn dot_words(
+        self,
+        totals: Planes<__m512i>,
+        weights: __m512i,
+        pairs: *const u8,
+    ) -> Planes<__m512i> {
+        // SAFETY: the caller guarantees both pairs; AVX512-VNNI is proven.
+        unsafe { dot_words(totals, weights, pairs) }
+    }
 
     #[inline(always)]
     unsafe fn begin_group<const CENTRED: bool>(self, activations: *const i32) -> Planes<__m512i> {
@@ -441,8 +629,8 @@ impl RowScaledDot for Avx512<true> {
         line: __m512i,
         block: *const u8,
     ) -> Planes<__m512i> {
-        // SAFETY: as the caller guarantees.
-        unsafe { self.dot::<INDEX>(sums, line, block) }
+        // SAFETY: the caller guarantees the block; AVX512-VNNI is proven.
+        unsafe { dot_planes::<INDEX>(sums, line, block) }
     }
 
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! Expansion of row-scaled strips to two planes of bytes, and the numbers of their products, for AMX.
 
-use super::x86_int_dot::Planes;
+use super::x86_byte_lines::Planes;
 use super::x86_row_scaled_dot::ODD;
-use super::{Avx512, IntDot, RowScaledDot};
+use super::{Avx512, ByteLines, RowScaledDot};
 use std::arch::x86_64::*;
 
 /// `bytes` with the masked bytes replaced by others in a given order.
@@ -84,6 +84,23 @@ impl Avx512<true> {
         unsafe {
             let even = _mm512_add_epi16(_mm512_mullo_epi16(quants[0], scales), mins);
             let odd = _mm512_add_epi16(_mm512_mullo_epi16(quants[1], scales), mins);
+            self.store_planes_of_words([even, odd], to, plane_stride);
+        }
+    }
+
+    /// Stores a line of high bytes and one of low bytes of two-byte integers at even and at odd positions.
+    ///
+    /// # Safety
+    /// The lines must be writable.
+    #[inline(always)]
+    pub(crate) unsafe fn store_planes_of_words(
+        self,
+        [even, odd]: [__m512i; 2],
+        to: *mut u8,
+        plane_stride: usize,
+    ) {
+        // SAFETY: as the caller guarantees; AVX-512 is proven.
+        unsafe {
             // Swaps every pair of bytes.
             let other = _mm512_broadcast_i32x4(_mm_setr_epi8(
                 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14,

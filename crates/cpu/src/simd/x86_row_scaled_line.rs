@@ -96,6 +96,14 @@ macro_rules! avx2_line_operations {
         }
 
         #[inline(always)]
+        fn high_bytes(self, a: Halves) -> Halves {
+            // SAFETY: AVX2 is proven.
+            a.zip(a, |a, _| unsafe {
+                _mm256_and_si256(a, _mm256_set1_epi16(!0xff))
+            })
+        }
+
+        #[inline(always)]
         fn shift_right_16(self, a: Halves, bits: u32) -> Halves {
             // SAFETY: AVX2 is proven.
             a.zip(a, |a, _| unsafe {
@@ -196,6 +204,12 @@ macro_rules! avx512_line_operations {
         fn shift_left_16(self, a: __m512i, bits: u32) -> __m512i {
             // SAFETY: AVX-512 is proven.
             unsafe { _mm512_sll_epi16(a, _mm_cvtsi32_si128(bits as i32)) }
+        }
+
+        #[inline(always)]
+        fn high_bytes(self, a: __m512i) -> __m512i {
+            // SAFETY: AVX-512 is proven.
+            unsafe { _mm512_and_si512(a, _mm512_set1_epi16(!0xff)) }
         }
 
         #[inline(always)]

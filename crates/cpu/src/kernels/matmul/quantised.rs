@@ -5,7 +5,6 @@
 //! row's result never depends on its neighbours.
 
 pub(crate) mod format;
-mod group_scaled;
 pub(crate) mod packed_file;
 pub(crate) mod packed_weight;
 mod partition;
@@ -17,10 +16,9 @@ mod strip_kernel;
 mod tests;
 pub(crate) mod weight_source;
 
-use crate::isa::Isa;
 use crate::kernels::{Context, SendPtr, for_row_ranges};
 use crate::prefetch::PrefetchPlan;
-use crate::simd::IntDot;
+use crate::simd::Simd;
 use format::{PackedFormat, STRIP};
 use std::ops::Range;
 
@@ -28,6 +26,7 @@ use super::epilogue::{ApplyGate, OutputTile};
 use super::{Gate, LinearOperands, Prologue};
 use partition::StripPartition;
 pub(crate) use partition::prefetch_spans;
+use row_scaled::RowScaledActivations;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +41,10 @@ pub(crate) struct QuantisedLinear {
 pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
 
 /// Strips of one product that one thread multiplies.
-struct StripTask<'a, A> {
+struct StripTask<'a> {
     linear: QuantisedLinear,
     operands: &'a LinearOperands,
-    activations: A,
+    activations: RowScaledActivations,
     strips: Range<usize>,
     output: OutputTile,
     /// The memory that this thread prefetches.
@@ -58,65 +57,24 @@ struct StripTask<'a, A> {
     expanded: *mut u8,
 }
 
-/// How activations are quantised and multiplied with strips: row-scaled or group-scaled.
-trait QuantScheme: Copy + Sync {
-    /// Whether matrix tiles multiply this many rows faster than vectors.
-    fn suits_tiles(rows: usize) -> bool;
-    /// Whether matrix tiles multiply this many rows with weights that are expanded in the thread's scratch. With fewer
-    /// rows the product is memory-bound, as it is on vectors.
-    fn expands_strips(rows: usize) -> bool;
-    /// Bytes of the quantised activations, laid out for matrix tiles or for vectors.
-    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize;
-    /// The activations laid out in `scratch`, whose address is a multiple of 64.
-    fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> Self;
-    /// Quantises a row.
-    ///
-    /// # Safety
-    /// `k` activations must be readable at `x`, and the row be laid out.
-    unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize);
-    /// Multiplies on vectors.
-    ///
-    /// # Safety
-    /// As for [`QuantisedLinear::run`], within the task's strips.
-    unsafe fn multiply_vectors(task: StripTask<'_, Self>, isa: Isa);
-    /// Multiplies on matrix tiles.
-    ///
-    /// # Safety
-    /// As for [`QuantisedLinear::run`], within the task's strips, at most [`MAX_TILE_STRIPS`](Self::MAX_TILE_STRIPS) if they
-    /// are expanded; the task's scratch must have the size that the scheme says.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn multiply_tiles(task: StripTask<'_, Self>, isa: Isa);
-    /// The most strips of a task that expands them.
-    #[cfg(target_arch = "x86_64")]
-    const MAX_TILE_STRIPS: usize;
-    /// Bytes of a thread's scratch for expanded strips.
-    #[cfg(target_arch = "x86_64")]
-    fn tile_scratch_bytes(linear: &QuantisedLinear) -> usize;
-}
-
 impl QuantisedLinear {
     /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        let (activations, expanded) = if self.format.is_row_scaled() {
-            self.scratch_parts::<row_scaled::RowScaledActivations>()
-        } else {
-            self.scratch_parts::<group_scaled::GroupScaledActivations>()
-        };
+        let (activations, expanded) = self.scratch_parts();
         activations + threads * expanded
     }
 
     /// Bytes of the quantised activations, and of one thread's expanded strips.
-    fn scratch_parts<A: QuantScheme>(&self) -> (usize, usize) {
-        let tiled = A::suits_tiles(self.m);
+    fn scratch_parts(&self) -> (usize, usize) {
         #[cfg(target_arch = "x86_64")]
-        let expanded = if tiled && A::expands_strips(self.m) {
-            A::tile_scratch_bytes(self)
+        let expanded = if row_scaled::expands_strips(self.m) {
+            row_scaled::tile_scratch_bytes(self)
         } else {
             0
         };
         #[cfg(not(target_arch = "x86_64"))]
         let expanded = 0;
-        (A::bytes(self, tiled), expanded)
+        (RowScaledActivations::bytes(self), expanded)
     }
 
     /// Computes the product.
@@ -137,8 +95,8 @@ impl QuantisedLinear {
         } == *self
     }
 
-    fn tiled<A: QuantScheme>(&self, ctx: &Context<'_>) -> bool {
-        ctx.isa.has_tiles() && A::suits_tiles(self.m)
+    fn tiled(&self, ctx: &Context<'_>) -> bool {
+        ctx.isa.has_tiles() && row_scaled::suits_tiles(self.m)
     }
 }
 
@@ -156,27 +114,6 @@ pub(crate) unsafe fn run_fused(
     parts: &[(QuantisedLinear, LinearOperands)],
     gate: Option<Gate>,
 ) {
-    let whole = parts
-        .first()
-        .is_some_and(|(first, _)| first.format.is_row_scaled());
-    // SAFETY: as the caller guarantees.
-    unsafe {
-        if whole {
-            multiply::<row_scaled::RowScaledActivations>(ctx, prologue, parts, gate);
-        } else {
-            multiply::<group_scaled::GroupScaledActivations>(ctx, prologue, parts, gate);
-        }
-    }
-}
-
-/// # Safety
-/// As for [`run_fused`].
-unsafe fn multiply<A: QuantScheme>(
-    ctx: &Context<'_>,
-    prologue: Option<Prologue>,
-    parts: &[(QuantisedLinear, LinearOperands)],
-    gate: Option<Gate>,
-) {
     let [(linear, operands), ..] = parts else {
         return;
     };
@@ -185,8 +122,8 @@ unsafe fn multiply<A: QuantScheme>(
     }
     let last = parts[parts.len() - 1].1;
     let scratch: *mut u8 = last.scratch.cast();
-    let (activations_bytes, expanded_bytes) = linear.scratch_parts::<A>();
-    let activations = A::in_scratch(scratch, linear, linear.tiled::<A>(ctx));
+    let (activations_bytes, expanded_bytes) = linear.scratch_parts();
+    let activations = RowScaledActivations::in_scratch(scratch, linear, linear.tiled(ctx));
     let x = SendPtr(operands.x.cast_mut());
     // Quantising an element costs about twice as much as an element of other row kernels; the doubled width lowers the
     // serial threshold accordingly.
@@ -222,19 +159,19 @@ unsafe fn multiply<A: QuantScheme>(
 }
 
 /// Fused products whose rows have been quantised.
-struct FusedProducts<'a, A> {
+struct FusedProducts<'a> {
     ctx: &'a Context<'a>,
     parts: &'a [(QuantisedLinear, LinearOperands)],
-    activations: A,
+    activations: RowScaledActivations,
     /// Scratch of every thread for its expanded strips.
     expanded: SendPtr<u8>,
     expanded_bytes: usize,
 }
 
 // SAFETY: tasks read the operands and write disjoint columns of the outputs, or their own thread's scratch.
-unsafe impl<A: Sync> Sync for FusedProducts<'_, A> {}
+unsafe impl Sync for FusedProducts<'_> {}
 
-impl<A: QuantScheme> FusedProducts<'_, A> {
+impl FusedProducts<'_> {
     /// Stores every product at its output.
     ///
     /// # Safety
@@ -331,14 +268,14 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
     }
 
     fn tiled(&self) -> bool {
-        self.parts[0].0.tiled::<A>(self.ctx)
+        self.parts[0].0.tiled(self.ctx)
     }
 
     /// The most strips of a task; `None` if it may have any number, because it does not expand them.
     fn max_strips(&self) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
-        if self.tiled() && A::expands_strips(self.parts[0].0.m) {
-            return Some(A::MAX_TILE_STRIPS);
+        if self.tiled() && row_scaled::expands_strips(self.parts[0].0.m) {
+            return Some(row_scaled::MAX_TILE_STRIPS);
         }
         None
     }
@@ -363,15 +300,15 @@ impl<A: QuantScheme> FusedProducts<'_, A> {
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.tiled() {
-                A::multiply_tiles(task, self.ctx.isa);
+                row_scaled::multiply_tiles(task, self.ctx.isa);
                 return;
             }
-            A::multiply_vectors(task, self.ctx.isa);
+            row_scaled::multiply_vectors(task, self.ctx.isa);
         }
     }
 }
 
-impl<A> StripTask<'_, A> {
+impl StripTask<'_> {
     /// The address where a strip of a row of the product is stored.
     ///
     /// # Safety
@@ -389,13 +326,7 @@ impl<A> StripTask<'_, A> {
 /// # Safety
 /// The strip must be one of the task's, the row one of the product's.
 #[inline(always)]
-unsafe fn write<S: IntDot, A>(
-    s: S,
-    task: &StripTask<'_, A>,
-    row: usize,
-    strip: usize,
-    mut values: S::V,
-) {
+unsafe fn write<S: Simd>(s: S, task: &StripTask<'_>, row: usize, strip: usize, mut values: S::V) {
     let (n, epilogue) = (task.linear.n, &task.operands.epilogue);
     let first = strip * STRIP;
     let count = (n - first).min(STRIP);

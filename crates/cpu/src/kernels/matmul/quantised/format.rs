@@ -8,9 +8,7 @@
 //! Five- and six-bit quants have the upper bits in further lines: bit `i` (or bits `2i` and `2i + 1`) of a byte belongs to
 //! line `i` of the block (of half a block).
 //!
-//! In group-scaled formats, whose quants are bytes or table indices, the scales follow the quants of a strip, sixteen
-//! rows side by side. In row-scaled formats, whose quants have four to six bits, scales and mins are integers in units
-//! of one scale per row; `row_scaled/strip.rs` has their layout.
+//! Scales and mins are integers in units of one scale per row; `row_scaled/strip.rs` has their layout.
 
 use super::row_scaled::RowScaledStrip;
 use base::DType;
@@ -22,21 +20,19 @@ pub(crate) const STRIP: usize = 16;
 pub(crate) const BLOCK: usize = 32;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 64;
-/// Bytes of sixteen f16.
-pub(crate) const F16_STRIP_BYTES: usize = 2 * STRIP;
 
 /// How a quant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quant {
-    /// Four bits, the value itself; row-scaled.
+    /// Four bits, the value itself.
     Nibble,
-    /// Five bits; row-scaled.
+    /// Five bits.
     Five,
-    /// Six bits; row-scaled.
+    /// Six bits.
     Six,
     /// Four bits, an index into [`IQ4_TABLE`].
     Table,
-    /// A byte.
+    /// A signed byte.
     Byte,
 }
 
@@ -71,14 +67,14 @@ impl PackedFormat {
             DType::Q4_1 => format(Nibble, 32, false, true, 0),
             DType::Q5_0 => format(Five, 32, false, false, 16),
             DType::Q5_1 => format(Five, 32, false, true, 0),
-            DType::Q8_0 => format(Byte, 32, false, false, 128),
+            DType::Q8_0 => format(Byte, 32, false, false, 0),
             DType::Q2_K => format(Nibble, 16, true, true, 0),
             DType::Q3_K => format(Nibble, 16, true, false, 4),
             DType::Q4_K => format(Nibble, 32, true, true, 0),
             DType::Q5_K => format(Five, 32, true, true, 0),
             DType::Q6_K => format(Six, 16, true, false, 32),
-            DType::IQ4_NL => format(Table, 32, false, false, 128),
-            DType::IQ4_XS => format(Table, 32, true, false, 128),
+            DType::IQ4_NL => format(Table, 32, false, false, 0),
+            DType::IQ4_XS => format(Table, 32, true, false, 0),
             _ => return None,
         })
     }
@@ -98,40 +94,23 @@ impl PackedFormat {
         n.div_ceil(STRIP) * self.strip_bytes(k)
     }
 
-    /// Bytes of the scales of a group-scaled strip of depth `k`.
-    fn scale_bytes(&self, k: usize) -> usize {
-        if self.two_level_scales {
-            k / SUPER_BLOCK * F16_STRIP_BYTES + k / self.group * STRIP
-        } else {
-            k / self.group * F16_STRIP_BYTES
-        }
-    }
-
-    /// Whether weights have one scale per row.
-    pub(crate) fn is_row_scaled(&self) -> bool {
-        matches!(self.quant, Quant::Nibble | Quant::Five | Quant::Six)
+    /// Whether quants are bytes or indices into a table of bytes.
+    pub(crate) fn has_byte_quants(&self) -> bool {
+        matches!(self.quant, Quant::Byte | Quant::Table)
     }
 
     /// Bytes of a strip of depth `k`.
     pub(crate) fn strip_bytes(&self, k: usize) -> usize {
-        if self.is_row_scaled() {
-            return RowScaledStrip::new(self, k).bytes;
-        }
-        (self.scales_at(k) + self.scale_bytes(k)).next_multiple_of(LINE)
-    }
-
-    /// Offset of the scales in a group-scaled strip of depth `k`.
-    pub(crate) fn scales_at(&self, k: usize) -> usize {
-        k / BLOCK * self.block_bytes()
+        RowScaledStrip::new(self, k).bytes
     }
 }
 
-/// The sixteen values of the IQ4 formats plus 128, as unsigned bytes.
+/// The sixteen values of the IQ4 formats, as bytes.
 pub(crate) const IQ4_TABLE: [u8; 16] = {
     let mut table = [0; 16];
     let mut i = 0;
     while i < 16 {
-        table[i] = (IQ4_VALUES[i] as i32 + 128) as u8;
+        table[i] = IQ4_VALUES[i] as u8;
         i += 1;
     }
     table

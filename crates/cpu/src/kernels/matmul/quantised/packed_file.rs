@@ -33,7 +33,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Version of the packed layouts and of the file format. It must be raised when either changes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const MAGIC: &[u8; 8] = b"KVARKPCK";
 const EXTENSION: &str = "packed";
 const HEADER_BYTES: usize = 32;

@@ -18,14 +18,11 @@ pub enum PackedWeightKind {
         /// The number that is subtracted from quants.
         centre: i32,
     },
-    /// A weight is `scale · (quant - zero)`, with a scale for every 32 inputs.
-    GroupScaled {
-        /// Whether quants are four bits that index the table of the IQ4 formats, instead of bytes.
+    /// A weight is `quant · factor / 128`, rounded to the nearest integer (halves up), in units of one scale per row. A
+    /// quant is a signed byte; 32 inputs share a factor.
+    ByteQuants {
+        /// Whether quants are four bits that index the table of the IQ4 formats.
         is_table: bool,
-        /// Whether a scale is an f16 shared by 256 inputs times a signed byte.
-        two_level_scales: bool,
-        /// The zero point of the quants.
-        zero: i32,
     },
 }
 
@@ -45,30 +42,28 @@ impl PackedWeightKind {
             Quant::Nibble => row_scaled(4, super::row_scaled::centre(&format)),
             Quant::Five => row_scaled(5, super::row_scaled::centre(&format)),
             Quant::Six => row_scaled(6, super::row_scaled::centre(&format)),
-            Quant::Table | Quant::Byte => PackedWeightKind::GroupScaled {
+            Quant::Table | Quant::Byte => PackedWeightKind::ByteQuants {
                 is_table: format.quant == Quant::Table,
-                two_level_scales: format.two_level_scales,
-                zero: format.zero,
             },
         })
     }
 }
 
-/// Sixteen rows of a row-scaled weight. Missing rows are zeros.
+/// Sixteen rows of a quantised weight. Missing rows are zeros.
 #[derive(Clone, Debug, Default)]
 pub struct PlainStrip {
     /// The scale of every row.
     pub units: [f32; STRIP],
-    /// The quants of every input.
+    /// The quants of every input; indices if they are in a table.
     pub quants: Vec<[u8; STRIP]>,
-    /// Scale and min of every group.
+    /// Scale and min of every group; of byte quants the factor, twice.
     pub factors: Vec<[[i16; 2]; STRIP]>,
 }
 
-/// Packs the strips of a row-scaled weight `[n, k]`, in order; `each` receives every strip.
+/// Packs the strips of a quantised weight `[n, k]`, in order; `each` receives every strip.
 ///
 /// # Panics
-/// If the type is not row-scaled, or `rows` are not `n` rows of it.
+/// If the type is not quantised, or `rows` are not `n` rows of it.
 pub fn plain_strips(
     dtype: DType,
     rows: &Bytes,
@@ -76,21 +71,6 @@ pub fn plain_strips(
     k: usize,
     mut each: impl FnMut(&PlainStrip),
 ) {
-    let format = PackedFormat::of(dtype).filter(PackedFormat::is_row_scaled);
-    let format = format.expect("a row-scaled type");
-    let mut plain = PlainStrip::default();
-    pack_strips(dtype, rows, n, k, |packed| {
-        plain_strip(&format, k, packed, &mut plain);
-        each(&plain);
-    });
-}
-
-/// Packs the strips of a weight `[n, k]`, in order; `each` receives the bytes of every strip. Group-scaled strips have
-/// the quants in lines of four inputs of every row, then the scales, sixteen rows side by side.
-///
-/// # Panics
-/// If the type is not quantised, or `rows` are not `n` rows of it.
-pub fn pack_strips(dtype: DType, rows: &Bytes, n: usize, k: usize, mut each: impl FnMut(&[u8])) {
     let format = PackedFormat::of(dtype).expect("a quantised type");
     assert_eq!(Some(rows.len()), dtype.row_bytes(k).map(|row| row * n));
     let weight = WeightSource {
@@ -100,19 +80,16 @@ pub fn pack_strips(dtype: DType, rows: &Bytes, n: usize, k: usize, mut each: imp
         n,
         k,
     };
-    let mut out = vec![0; format.strip_bytes(k)];
+    let mut packed = vec![0; format.strip_bytes(k)];
+    let mut plain = PlainStrip::default();
     for strip in 0..n.div_ceil(STRIP) {
-        out.fill(0);
+        packed.fill(0);
         Isa::GENERIC.run_integers(PackStrip {
             weight: &weight,
             strip,
-            out: &mut out,
+            out: &mut packed,
         });
-        each(&out);
+        plain_strip(&format, k, &packed, &mut plain);
+        each(&plain);
     }
-}
-
-/// Bytes of a packed strip of depth `k` of a quantised type.
-pub fn packed_strip_bytes(dtype: DType, k: usize) -> Option<usize> {
-    Some(PackedFormat::of(dtype)?.strip_bytes(k))
 }

@@ -6,6 +6,7 @@ use base::{DType, quant};
 /// One block of a weight format, up to 256 elements, as integers, scales and mins.
 #[derive(Clone)]
 pub(super) struct QuantBlock {
+    /// Those of Q8_0 are signed.
     pub(super) quants: [u8; SUPER_BLOCK],
     /// f16 bits; the outer scale of a two-level format.
     pub(super) scale: u16,
@@ -55,9 +56,7 @@ pub(super) fn parse_block(dtype: DType, block: &[u8], out: &mut QuantBlock) {
         }
         DType::Q8_0 => {
             out.scale = half(0);
-            for (q, byte) in q.iter_mut().zip(&block[2..34]) {
-                *q = byte ^ 0x80;
-            }
+            q[..32].copy_from_slice(&block[2..34]);
         }
         DType::Q2_K => {
             (out.scale, out.min) = (half(80), negated(82));

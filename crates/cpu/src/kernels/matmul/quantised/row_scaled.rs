@@ -1,10 +1,11 @@
-//! The row-scaled scheme, for weights of four to six bits.
+//! The row-scaled scheme, in which all quantised weights are multiplied.
 //!
-//! Scales and mins of a row's groups are integers in units of one scale per row, so a weight is an integer, and so is
-//! its product with an activation. A whole chunk of inputs is summed exactly: on vectors straight from the quants, on
+//! Scales and mins of a row's groups are integers in units of one scale per row, so a weight is an integer of two bytes, and
+//! its product with an activation is an integer. A whole chunk of inputs is summed exactly: on vectors straight from the quants, on
 //! AMX tiles from expanded strips. Only the sum of a chunk is rounded and scaled.
 
 mod activations;
+mod byte_quants;
 mod factors;
 mod microkernel;
 mod pack;
@@ -16,9 +17,10 @@ mod tiles_small_m;
 
 use super::format::{BLOCK, Quant};
 use super::strip_kernel::StripKernel;
-use super::{QuantScheme, QuantisedLinear, StripTask};
+use super::{QuantisedLinear, StripTask};
 use crate::isa::Isa;
 use activations::{MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledLayout};
+use byte_quants::ByteQuantMicrokernel;
 use microkernel::RowScaledMicrokernel;
 
 pub(super) use activations::RowScaledActivations;
@@ -31,60 +33,88 @@ const MIN_TILE_ROWS: usize = 5;
 /// Rows from which the inputs of a chunk are expanded before they are multiplied.
 const MIN_CHUNK_ROWS: usize = MAX_INTERLEAVED_ROWS + 1;
 
-impl QuantScheme for RowScaledActivations {
-    fn suits_tiles(rows: usize) -> bool {
-        rows >= MIN_TILE_ROWS
+/// Whether matrix tiles multiply this many rows faster than vectors.
+pub(super) fn suits_tiles(rows: usize) -> bool {
+    rows >= MIN_TILE_ROWS
+}
+
+/// Whether matrix tiles multiply this many rows with weights that are expanded in the thread's scratch. With fewer rows the
+/// product is memory-bound, as it is on vectors.
+pub(super) fn expands_strips(rows: usize) -> bool {
+    rows >= MIN_CHUNK_ROWS
+}
+
+impl RowScaledActivations {
+    /// Bytes of the quantised activations, whether they are laid out for matrix tiles or for vectors.
+    pub(super) fn bytes(linear: &QuantisedLinear) -> usize {
+        let bytes = |tiled| RowScaledLayout::new(&linear.format, linear.m, linear.k, tiled).bytes();
+        match suits_tiles(linear.m) {
+            true => bytes(true).max(bytes(false)),
+            false => bytes(false),
+        }
     }
 
-    fn expands_strips(rows: usize) -> bool {
-        rows >= MIN_CHUNK_ROWS
-    }
-
-    fn bytes(linear: &QuantisedLinear, tiled: bool) -> usize {
-        RowScaledLayout::new(&linear.format, linear.m, linear.k, tiled).bytes()
-    }
-
-    fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> RowScaledActivations {
+    /// The activations laid out in `scratch`, whose address is a multiple of 64.
+    pub(super) fn in_scratch(
+        scratch: *mut u8,
+        linear: &QuantisedLinear,
+        tiled: bool,
+    ) -> RowScaledActivations {
         let layout = RowScaledLayout::new(&linear.format, linear.m, linear.k, tiled);
         RowScaledActivations::at(scratch, layout)
     }
 
-    unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
+    /// Quantises a row.
+    ///
+    /// # Safety
+    /// `k` activations must be readable at `x`, and the row be laid out.
+    pub(super) unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
         isa.run_integers(QuantiseRowScaled { x, row, to: self });
     }
+}
 
-    unsafe fn multiply_vectors(task: StripTask<'_, RowScaledActivations>, isa: Isa) {
-        const HALF: usize = BLOCK / 2;
-        let format = task.linear.format;
-        // SAFETY: as the caller guarantees.
-        unsafe {
-            match (format.quant, format.group) {
-                (Quant::Five, _) => {
-                    StripKernel::<RowScaledMicrokernel<1>, BLOCK>::multiply(task, isa)
-                }
-                (Quant::Six, _) => {
-                    StripKernel::<RowScaledMicrokernel<2>, HALF>::multiply(task, isa)
-                }
-                (_, BLOCK) => StripKernel::<RowScaledMicrokernel<0>, BLOCK>::multiply(task, isa),
-                _ => StripKernel::<RowScaledMicrokernel<0>, HALF>::multiply(task, isa),
-            }
+/// Multiplies on vectors.
+///
+/// # Safety
+/// As for [`QuantisedLinear::run`], within the task's strips.
+pub(super) unsafe fn multiply_vectors(task: StripTask<'_>, isa: Isa) {
+    const HALF: usize = BLOCK / 2;
+    use ByteQuantMicrokernel as Bytes;
+    use RowScaledMicrokernel as Bits;
+    let format = task.linear.format;
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        match (format.quant, format.group) {
+            (Quant::Byte, _) => StripKernel::<Bytes<false>, BLOCK>::multiply(task, isa),
+            (Quant::Table, _) => StripKernel::<Bytes<true>, BLOCK>::multiply(task, isa),
+            (Quant::Five, _) => StripKernel::<Bits<1>, BLOCK>::multiply(task, isa),
+            (Quant::Six, _) => StripKernel::<Bits<2>, HALF>::multiply(task, isa),
+            (Quant::Nibble, BLOCK) => StripKernel::<Bits<0>, BLOCK>::multiply(task, isa),
+            (Quant::Nibble, _) => StripKernel::<Bits<0>, HALF>::multiply(task, isa),
         }
     }
+}
 
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn multiply_tiles(task: StripTask<'_, RowScaledActivations>, isa: Isa) {
-        if task.linear.m < MIN_CHUNK_ROWS {
-            isa.run_tiles(tiles_small_m::RowScaledSmallM(task));
-        } else {
-            isa.run_tiles(tiles::RowScaledTiles(task));
-        }
+/// Multiplies on matrix tiles.
+///
+/// # Safety
+/// As for [`QuantisedLinear::run`], within the task's strips, at most [`MAX_TILE_STRIPS`] if they are expanded; the task's
+/// scratch must have [`tile_scratch_bytes`].
+#[cfg(target_arch = "x86_64")]
+pub(super) unsafe fn multiply_tiles(task: StripTask<'_>, isa: Isa) {
+    if task.linear.m < MIN_CHUNK_ROWS {
+        isa.run_tiles(tiles_small_m::RowScaledSmallM(task));
+    } else {
+        isa.run_tiles(tiles::RowScaledTiles(task));
     }
+}
 
-    #[cfg(target_arch = "x86_64")]
-    const MAX_TILE_STRIPS: usize = 8;
+/// The most strips of a task that expands them.
+#[cfg(target_arch = "x86_64")]
+pub(super) const MAX_TILE_STRIPS: usize = 8;
 
-    #[cfg(target_arch = "x86_64")]
-    fn tile_scratch_bytes(linear: &QuantisedLinear) -> usize {
-        tiles::scratch_bytes(linear, Self::MAX_TILE_STRIPS)
-    }
+/// Bytes of a thread's scratch for expanded strips.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn tile_scratch_bytes(linear: &QuantisedLinear) -> usize {
+    tiles::scratch_bytes(linear, MAX_TILE_STRIPS)
 }

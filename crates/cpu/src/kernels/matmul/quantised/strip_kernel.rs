@@ -1,24 +1,13 @@
-//! The strips of a task on vectors, for both schemes.
+//! The strips of a task on vectors.
 
+use super::row_scaled::RowScaledStrip;
 use super::{QuantisedLinear, StripTask};
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use std::marker::PhantomData;
 
-/// The inner loop of a scheme.
+/// The inner loop for a kind of quants.
 pub(super) trait StripMicrokernel {
-    /// The scheme's activations.
-    type Activations;
-
-    /// Sizes that are computed once for all strips.
-    type Layout: Copy;
-
-    /// The most rows of a call.
-    const ROWS: usize;
-
-    /// The sizes of a product's strips.
-    fn layout(linear: &QuantisedLinear) -> Self::Layout;
-
     /// Multiplies one strip of sixteen weight rows with `rows ≤ R` rows of activations from `first` on. If there are
     /// fewer than `R`, the data after them is multiplied too and not stored.
     ///
@@ -26,8 +15,8 @@ pub(super) trait StripMicrokernel {
     /// As for [`super::QuantisedLinear::run`]; strip and rows must exist, and the format's groups have `GROUP` inputs.
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
-        task: &StripTask<'_, Self::Activations>,
-        layout: &Self::Layout,
+        task: &StripTask<'_>,
+        layout: &RowScaledStrip,
         prefetcher: &mut Prefetcher<'_>,
         strip: usize,
         first: usize,
@@ -43,7 +32,7 @@ const PART_ROWS: usize = 16;
 
 /// The vector kernel for the strips of a task and all rows of activations.
 pub(super) struct StripKernel<'a, M: StripMicrokernel, const GROUP: usize> {
-    task: StripTask<'a, M::Activations>,
+    task: StripTask<'a>,
     microkernel: PhantomData<M>,
 }
 
@@ -52,7 +41,7 @@ impl<M: StripMicrokernel, const GROUP: usize> StripKernel<'_, M, GROUP> {
     ///
     /// # Safety
     /// As for [`super::QuantisedLinear::run`], within the task's strips; the format's groups must have `GROUP` inputs.
-    pub(super) unsafe fn multiply(task: StripTask<'_, M::Activations>, isa: crate::isa::Isa) {
+    pub(super) unsafe fn multiply(task: StripTask<'_>, isa: crate::isa::Isa) {
         isa.run_integers(StripKernel::<M, GROUP> {
             task,
             microkernel: PhantomData,
@@ -67,7 +56,8 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
     fn run<S: RowScaledDot>(self, s: S) {
         let task = &self.task;
         let m = task.linear.m;
-        let layout = &M::layout(&task.linear);
+        let QuantisedLinear { format, k, .. } = task.linear;
+        let layout = &RowScaledStrip::new(&format, k);
         let mut prefetcher = task.prefetch_plan.prefetcher();
         let prefetcher = &mut prefetcher;
         // Rows of a part are read again for every strip, from L2.
@@ -77,7 +67,7 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
             for strip in task.strips.clone() {
                 let mut row = first;
                 while row < end {
-                    let rows = (end - row).min(M::ROWS.min(S::ROWS));
+                    let rows = (end - row).min(S::ROWS);
                     // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have
                     // been matched; `rows` is at most the constant.
                     unsafe {
@@ -88,12 +78,7 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
                             2 => M::multiply::<S, GROUP, 2>(
                                 s, task, layout, prefetcher, strip, row, rows,
                             ),
-                            _ if const { S::ROWS <= 4 || M::ROWS <= 4 } || rows <= 4 => {
-                                M::multiply::<S, GROUP, 4>(
-                                    s, task, layout, prefetcher, strip, row, rows,
-                                );
-                            }
-                            _ => M::multiply::<S, GROUP, 8>(
+                            _ => M::multiply::<S, GROUP, 4>(
                                 s, task, layout, prefetcher, strip, row, rows,
                             ),
                         }

@@ -1,7 +1,7 @@
 //! Weights as they lie in the model file, and the kernel that packs their strips.
 
 use super::format::{PackedFormat, STRIP, StripSource};
-use super::{group_scaled, row_scaled};
+use super::row_scaled;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use base::{Bytes, DType};
 
@@ -37,11 +37,7 @@ impl WeightSource<'_> {
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],
             row_bytes,
         };
-        if self.format.is_row_scaled() {
-            row_scaled::pack_strip(s, rows, out);
-        } else {
-            group_scaled::pack_strip(rows, out);
-        }
+        row_scaled::pack_strip(s, rows, out);
     }
 }
 

@@ -342,15 +342,15 @@ fn layouts_are_those_of_the_version() {
         ("q4_1", 0x56e8_a27b_eb33_65b6),
         ("q5_0", 0x784f_c582_8a87_2231),
         ("q5_1", 0xd579_cb39_99dc_33a9),
-        ("q8_0", 0xb5cc_cb0b_0033_7f69),
+        ("q8_0", 0x9f1e_9577_896d_93a4),
         ("q2_k", 0xd109_f580_5a82_2aa5),
         ("q3_k", 0x1728_655b_dbf3_3c63),
         ("q4_k", 0x9feb_f438_43c0_cd39),
         ("q5_k", 0x925e_35b0_207e_2df8),
         ("q6_k", 0x0295_c962_2594_2717),
-        ("iq4_nl", 0xe8f0_78c7_6c99_718c),
-        ("iq4_xs", 0x7d4a_d92c_7c17_7d36),
+        ("iq4_nl", 0xc091_d299_e59a_a008),
+        ("iq4_xs", 0xa65a_f2dc_abda_7fb0),
     ];
-    assert_eq!(VERSION, 3);
+    assert_eq!(VERSION, 4);
     assert_eq!(sums, layouts);
 }

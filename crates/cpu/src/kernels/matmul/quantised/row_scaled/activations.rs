@@ -22,15 +22,17 @@ const MIN_MAGNITUDE: f32 = 1e-30;
 /// The sizes of a step's quantised activations.
 ///
 /// Rows are interleaved in sets of sixteen, or all of them if there are fewer. For vectors, a block of a row is a line:
-/// 32 high bytes, then 32 low bytes. For AMX tiles, two blocks are a line of high bytes and a line of low bytes, so eight
+/// 32 high bytes, then 32 low bytes; for byte quants it is two lines, as [`RowScaledDot::store_word_pairs`] writes them. For AMX tiles, two blocks are a line of high bytes and a line of low bytes, so eight
 /// interleaved rows are a tile with the high bytes in the upper and the low bytes in the lower half.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowScaledLayout {
     tiled: bool,
+    /// Whether vectors multiply the activations as pairs of two-byte integers.
+    word_pairs: bool,
     pub(super) interleaved_rows: usize,
     rows: usize,
     k: usize,
-    /// Inputs of a group, and groups of a row.
+    /// Inputs of a group, and groups of a row whose sums are stored.
     group: usize,
     groups: usize,
     /// The centre of the weights' quants.
@@ -48,11 +50,16 @@ impl RowScaledLayout {
         let (tiles, chunks) = (k.div_ceil(TILE), k.div_ceil(CHUNK));
         RowScaledLayout {
             tiled,
+            word_pairs: !tiled && format.has_byte_quants(),
             interleaved_rows,
             rows: m.next_multiple_of(interleaved_rows),
             k,
             group: format.group,
-            groups: k / format.group,
+            groups: if format.has_byte_quants() {
+                0
+            } else {
+                k / format.group
+            },
             centre: centre(format),
             chunks,
             chunk_tiles: [tiles / chunks.max(1), tiles % chunks.max(1)],
@@ -67,7 +74,7 @@ impl RowScaledLayout {
 
     /// Lines of a row.
     fn lines(&self) -> usize {
-        self.k.next_multiple_of(TILE) / BLOCK
+        self.k.next_multiple_of(TILE) / if self.word_pairs { LANES } else { BLOCK }
     }
 
     /// The inputs of every chunk: whole tiles, divided as evenly as possible.
@@ -229,6 +236,14 @@ impl IntegerKernel for QuantiseRowScaled {
                 };
                 self.to.scale(self.row, chunk).write(scale);
                 let blocks = inputs.start / BLOCK..inputs.end / BLOCK;
+                if layout.word_pairs {
+                    for at in inputs.step_by(LANES) {
+                        let x = s.load(self.x.add(at));
+                        let x = s.round(s.mul(x, s.splat(inverse)));
+                        s.store_word_pairs(x, self.to.line(self.row, at / LANES));
+                    }
+                    continue;
+                }
                 for block in blocks.clone() {
                     let [high, low] = self.to.planes(self.row, block);
                     for at in (0..BLOCK).step_by(LANES) {
@@ -237,7 +252,7 @@ impl IntegerKernel for QuantiseRowScaled {
                         s.store_planes(x, high.add(at), low.add(at));
                     }
                 }
-                if !layout.tiled {
+                if layout.groups > 0 && !layout.tiled {
                     for block in blocks {
                         self.write_sums(s, block);
                     }

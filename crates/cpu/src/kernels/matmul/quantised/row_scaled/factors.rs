@@ -17,6 +17,8 @@ pub(crate) enum FactorEncoding {
     TwoLevelPairs,
     /// The scale is a signed byte, times a 16-bit outer factor of a super-block; the min follows from it.
     TwoLevelScales,
+    /// A 16-bit factor: a weight is the byte quant times the factor over 128, rounded.
+    Multipliers,
 }
 
 // A factor with two levels is `inner · 2^shift · outer / 2^15`, rounded to the nearest integer: the instruction
@@ -36,6 +38,9 @@ pub(super) const CENTRES: [i32; 3] = [0, 15, 31];
 impl FactorEncoding {
     /// The encoding of a row-scaled format.
     pub(super) fn of(format: &PackedFormat) -> FactorEncoding {
+        if format.has_byte_quants() {
+            return FactorEncoding::Multipliers;
+        }
         match (format.two_level_scales, format.mins) {
             (false, true) => FactorEncoding::Pairs,
             (false, false) => FactorEncoding::Scales,
@@ -48,7 +53,9 @@ impl FactorEncoding {
     pub(super) fn group_bytes(self) -> usize {
         match self {
             FactorEncoding::Pairs => LINE,
-            FactorEncoding::Scales | FactorEncoding::TwoLevelPairs => LINE / 2,
+            FactorEncoding::Scales
+            | FactorEncoding::TwoLevelPairs
+            | FactorEncoding::Multipliers => LINE / 2,
             FactorEncoding::TwoLevelScales => LINE / 4,
         }
     }
@@ -56,14 +63,14 @@ impl FactorEncoding {
     /// Bytes of a super-block's outer factors for sixteen rows.
     pub(super) fn outer_bytes(self) -> usize {
         match self {
-            FactorEncoding::Pairs | FactorEncoding::Scales => 0,
+            FactorEncoding::Pairs | FactorEncoding::Scales | FactorEncoding::Multipliers => 0,
             FactorEncoding::TwoLevelPairs => LINE,
             FactorEncoding::TwoLevelScales => LINE / 2,
         }
     }
 
     /// Decodes the factors of `count` groups of a span to lines of sixteen pairs of scale and min, for quants with
-    /// `UPPER` bits above the fourth.
+    /// `UPPER` bits above the fourth. Those of byte quants become pairs of the factor twice.
     ///
     /// # Safety
     /// The groups' factors must be readable at `groups`, those of the super-block at `outer` if there are two levels, and
@@ -91,6 +98,10 @@ impl FactorEncoding {
                 FactorEncoding::Pairs => each_group!(group => s.load_bytes(group)),
                 FactorEncoding::Scales => each_group!(group => {
                     with_derived_min::<S, UPPER>(s, s.widen_u16(group), Q4_0_ZERO_SHIFT)
+                }),
+                FactorEncoding::Multipliers => each_group!(group => {
+                    let factors = s.widen_u16(group);
+                    s.select_halves(factors, s.shift_left_32(factors, 16))
                 }),
                 FactorEncoding::TwoLevelPairs => {
                     let outer = s.load_bytes(outer);
@@ -176,11 +187,13 @@ mod tests {
     #[test]
     fn mins_that_follow_from_scales_are_those_of_the_zero_points() {
         for dtype in DType::ALL {
-            let Some(format) = PackedFormat::of(dtype).filter(PackedFormat::is_row_scaled) else {
+            let Some(format) = PackedFormat::of(dtype) else {
                 continue;
             };
             let zero_shift = match FactorEncoding::of(&format) {
-                FactorEncoding::Pairs | FactorEncoding::TwoLevelPairs => continue,
+                FactorEncoding::Pairs
+                | FactorEncoding::TwoLevelPairs
+                | FactorEncoding::Multipliers => continue,
                 FactorEncoding::Scales => Q4_0_ZERO_SHIFT,
                 FactorEncoding::TwoLevelScales => Q3_K_ZERO_SHIFT,
             };

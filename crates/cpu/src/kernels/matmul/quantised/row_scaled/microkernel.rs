@@ -1,9 +1,8 @@
-//! The vector microkernel: one strip of sixteen weight rows times a few rows of activations.
+//! The vector microkernel for quants of four to six bits: one strip of sixteen weight rows times a few rows of activations.
 
 use super::super::format::{BLOCK, LINE};
 use super::super::strip_kernel::StripMicrokernel;
-use super::super::{QuantisedLinear, StripTask, write};
-use super::activations::RowScaledActivations;
+use super::super::{StripTask, write};
 use super::strip::{RowScaledStrip, StripReader, block_lines};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -52,20 +51,10 @@ macro_rules! add {
 pub(super) struct RowScaledMicrokernel<const UPPER: usize>;
 
 impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
-    type Activations = RowScaledActivations;
-
-    type Layout = RowScaledStrip;
-
-    const ROWS: usize = 4;
-
-    fn layout(linear: &QuantisedLinear) -> RowScaledStrip {
-        RowScaledStrip::new(&linear.format, linear.k)
-    }
-
     #[inline(always)]
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
-        task: &StripTask<'_, RowScaledActivations>,
+        task: &StripTask<'_>,
         layout: &RowScaledStrip,
         prefetcher: &mut Prefetcher<'_>,
         strip: usize,

@@ -11,6 +11,8 @@ use base::DType;
 
 /// The largest integer of a weight; it leaves headroom for the rounding of scales.
 const MAX_WEIGHT: f32 = 32_700.0;
+/// The magnitude of signed byte quants.
+const QUANT_RANGE: f32 = 128.0;
 /// The largest outer factor of a super-block.
 const MAX_OUTER: f64 = 32_767.0;
 
@@ -21,6 +23,7 @@ fn largest_quant(format: &PackedFormat, dtype: DType) -> f32 {
         (_, DType::Q3_K) => 7.0,
         (Quant::Five, _) => 31.0,
         (Quant::Six, _) => 63.0,
+        (Quant::Byte | Quant::Table, _) => QUANT_RANGE,
         _ => 15.0,
     }
 }
@@ -161,17 +164,35 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
             FactorEncoding::TwoLevelPairs | FactorEncoding::TwoLevelScales => {
                 widest_unit(unit, layout.encoding, &blocks)
             }
-            FactorEncoding::Pairs | FactorEncoding::Scales => unit,
+            FactorEncoding::Pairs | FactorEncoding::Scales | FactorEncoding::Multipliers => unit,
         };
         out[4 * r..][..4].copy_from_slice(&unit.to_le_bytes());
         let inverse = inverse_row_scale(unit);
         for (i, block) in blocks.iter().enumerate() {
-            if format.two_level_scales {
-                put_two_levels(&layout, block, inverse, i, r, out);
-                continue;
+            match layout.encoding {
+                FactorEncoding::TwoLevelPairs | FactorEncoding::TwoLevelScales => {
+                    put_two_levels(&layout, block, inverse, i, r, out);
+                }
+                FactorEncoding::Pairs | FactorEncoding::Scales => {
+                    let factors = group_factors(&format, block, 0);
+                    put_factors(&layout, factors, limits, inverse, i, r, out);
+                }
+                FactorEncoding::Multipliers => {
+                    for group in 0..count {
+                        let [scale, _] = group_factors(&format, block, group);
+                        let factor = [scale * QUANT_RANGE, 0.0];
+                        put_factors(
+                            &layout,
+                            factor,
+                            (0.0, 0),
+                            inverse,
+                            i * count + group,
+                            r,
+                            out,
+                        );
+                    }
+                }
             }
-            let factors = group_factors(&format, block, 0);
-            put_factors(&layout, factors, limits, inverse, i, r, out);
         }
     }
 }
@@ -229,7 +250,7 @@ fn put_two_levels(
             let factor = integer(outer_scale(layout.encoding, step(block.scale)));
             out[outer + 2 * r..][..2].copy_from_slice(&factor);
         }
-        FactorEncoding::Pairs | FactorEncoding::Scales => {}
+        FactorEncoding::Pairs | FactorEncoding::Scales | FactorEncoding::Multipliers => {}
     }
 }
 

@@ -1,4 +1,4 @@
-//! The layout of a row-scaled strip, and a reader of its blocks.
+//! The layout of a strip, and a reader of its blocks.
 //!
 //! A strip is stored in the order in which it is read: a line with the scales of the rows, the outer factors of all
 //! super-blocks if scales have two levels, then spans. A span is a header with the factors of its groups, then the
@@ -6,6 +6,7 @@
 
 use super::super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
 use super::super::portable::PlainStrip;
+use super::byte_quants::quant_lines;
 use super::factors::FactorEncoding;
 use crate::simd::{Generic, RowScaledDot};
 use std::mem::MaybeUninit;
@@ -17,8 +18,7 @@ const MAX_GROUPS: usize = SUPER_BLOCK / 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowScaledStrip {
     pub(super) encoding: FactorEncoding,
-    /// Quant bits above the fourth.
-    pub(super) upper_bits: usize,
+    pub(super) quant: Quant,
     /// Inputs of a group, and groups of a block.
     pub(super) group: usize,
     block_groups: usize,
@@ -40,7 +40,7 @@ impl RowScaledStrip {
         let encoding = FactorEncoding::of(format);
         let span_blocks = match encoding {
             FactorEncoding::Pairs => 1,
-            FactorEncoding::Scales => 4,
+            FactorEncoding::Scales | FactorEncoding::Multipliers => 4,
             FactorEncoding::TwoLevelPairs | FactorEncoding::TwoLevelScales => SUPER_BLOCK / BLOCK,
         };
         let header_bytes = span_blocks * BLOCK / format.group * encoding.group_bytes();
@@ -50,11 +50,7 @@ impl RowScaledStrip {
         let spans = LINE + (k / SUPER_BLOCK * outer_bytes).next_multiple_of(LINE);
         RowScaledStrip {
             encoding,
-            upper_bits: match format.quant {
-                Quant::Five => 1,
-                Quant::Six => 2,
-                _ => 0,
-            },
+            quant: format.quant,
             group: format.group,
             block_groups: BLOCK / format.group,
             outer: LINE,
@@ -234,10 +230,13 @@ pub(in super::super) fn plain_strip(
     for _ in 0..k / BLOCK {
         // SAFETY: the strip has as many blocks, as its size says.
         let (lines, factors) = unsafe {
-            match layout.upper_bits {
-                0 => plain_block::<0>(&mut reader),
-                1 => plain_block::<1>(&mut reader),
-                _ => plain_block::<2>(&mut reader),
+            match layout.quant {
+                Quant::Nibble => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
+                Quant::Five => plain_block::<1>(&mut reader, block_lines::<Generic, 1>),
+                Quant::Six => plain_block::<2>(&mut reader, block_lines::<Generic, 2>),
+                Quant::Byte => plain_block::<0>(&mut reader, quant_lines::<Generic, false>),
+                // The indices themselves.
+                Quant::Table => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
             }
         };
         let quant = |i: usize, r: usize| lines[i / 4][4 * r + i % 4];
@@ -253,11 +252,12 @@ pub(in super::super) fn plain_strip(
 /// As for [`StripReader::next`].
 unsafe fn plain_block<const UPPER: usize>(
     reader: &mut StripReader,
+    lines: unsafe fn(Generic, *const u8) -> [[u8; LINE]; 8],
 ) -> ([[u8; LINE]; 8], [[[i16; 2]; STRIP]; 2]) {
     // SAFETY: as the caller guarantees.
     unsafe {
         let block = reader.next::<Generic, UPPER>(Generic, 1);
-        let lines = block_lines::<Generic, UPPER>(Generic, block.quants);
+        let lines = lines(Generic, block.quants);
         let factors = |group: usize| {
             let line = block.factors.add(group * LINE);
             line.cast::<[[i16; 2]; STRIP]>().read_unaligned()

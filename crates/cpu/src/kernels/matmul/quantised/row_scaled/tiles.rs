@@ -5,14 +5,15 @@
 //! sums as the vector microkernel, and the f32 operations that follow are the same in the same order, so both paths are
 //! bit-identical.
 
-use super::super::format::{BLOCK, LINE, STRIP};
+use super::super::format::{BLOCK, LINE, Quant, STRIP};
 use super::super::{QuantisedLinear, StripTask, write};
-use super::activations::{CHUNK, RowScaledActivations, TILE};
+use super::activations::{CHUNK, TILE};
+use super::byte_quants::{expand_line, quant_lines, stored_lines};
 use super::factors::CENTRES;
-use super::strip::{RowScaledStrip, StripReader, block_lines};
+use super::strip::{RowScaledStrip, StripBlocks, StripReader, block_lines};
 use crate::prefetch::Prefetcher;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
-use crate::simd::{Avx512, IntDot, Simd, TileKernel};
+use crate::simd::{Avx512, ByteLines, Simd, TileKernel};
 
 /// The only tier with AMX tiles.
 type S = Avx512<true>;
@@ -41,7 +42,7 @@ pub(super) fn scratch_bytes(linear: &QuantisedLinear, strips: usize) -> usize {
 }
 
 /// The AMX kernel for the strips of a task and all rows of activations.
-pub(super) struct RowScaledTiles<'a>(pub(super) StripTask<'a, RowScaledActivations>);
+pub(super) struct RowScaledTiles<'a>(pub(super) StripTask<'a>);
 
 impl TileKernel for RowScaledTiles<'_> {
     #[inline(always)]
@@ -54,7 +55,7 @@ impl TileKernel for RowScaledTiles<'_> {
 
 /// A chunk of a strip that is multiplied with all rows.
 struct ChunkTask<'a> {
-    task: &'a StripTask<'a, RowScaledActivations>,
+    task: &'a StripTask<'a>,
     strip: usize,
     chunk: usize,
     /// The sums of earlier chunks, of sixteen columns for each row.
@@ -65,7 +66,7 @@ struct ChunkTask<'a> {
 /// # Safety
 /// As for [`QuantisedLinear::run`], within the task's strips; tiles must be available.
 #[inline(always)]
-unsafe fn run_chunks(s: S, task: &StripTask<'_, RowScaledActivations>) {
+unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
     let linear = &task.linear;
     let x = &task.activations;
     let layout = RowScaledStrip::new(&linear.format, linear.k);
@@ -181,20 +182,89 @@ pub(super) unsafe fn expand_inputs(
     let layout = reader.layout();
     // SAFETY: as the caller guarantees.
     unsafe {
-        match layout.upper_bits {
-            0 => expand::<0>(s, reader, prefetcher, inputs, to),
-            1 => expand::<1>(s, reader, prefetcher, inputs, to),
-            _ => expand::<2>(s, reader, prefetcher, inputs, to),
+        match layout.quant {
+            Quant::Nibble => expand::<ExpandBits<0>>(s, reader, prefetcher, inputs, to),
+            Quant::Five => expand::<ExpandBits<1>>(s, reader, prefetcher, inputs, to),
+            Quant::Six => expand::<ExpandBits<2>>(s, reader, prefetcher, inputs, to),
+            Quant::Byte => expand::<ExpandBytes<false>>(s, reader, prefetcher, inputs, to),
+            Quant::Table => expand::<ExpandBytes<true>>(s, reader, prefetcher, inputs, to),
         }
     }
 }
 
-/// As [`expand_inputs`], for quants with `UPPER` bits above the fourth.
+/// How the quants of a block become two-byte integers; chosen at compile time.
+trait ExpandBlock {
+    /// Lines of a block's quants.
+    const LINES: usize;
+    /// Expands a block to eight lines of high bytes and, a tile further, eight lines of low bytes. `later` is the offset of
+    /// the factors of the block's second half.
+    ///
+    /// # Safety
+    /// The block and its factors must be readable, and the lines writable.
+    unsafe fn block(s: S, quants: *const u8, factors: *const u8, later: usize, to: *mut u8);
+    /// As [`StripReader::next`].
+    ///
+    /// # Safety
+    /// As for [`StripReader::next`].
+    unsafe fn next(s: S, reader: &mut StripReader, most: usize) -> StripBlocks;
+}
+
+/// Quants with `UPPER` bits above the fourth.
+struct ExpandBits<const UPPER: usize>;
+
+impl<const UPPER: usize> ExpandBlock for ExpandBits<UPPER> {
+    const LINES: usize = 4 + UPPER;
+
+    #[inline(always)]
+    unsafe fn next(s: S, reader: &mut StripReader, most: usize) -> StripBlocks {
+        // SAFETY: as the caller guarantees.
+        unsafe { reader.next::<S, UPPER>(s, most) }
+    }
+
+    #[inline(always)]
+    unsafe fn block(s: S, quants: *const u8, factors: *const u8, later: usize, to: *mut u8) {
+        let centre = const { CENTRES[UPPER] as i16 };
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            let lines = block_lines::<S, UPPER>(s, quants);
+            let pairs = [s.load_bytes(factors), s.load_bytes(factors.add(later))];
+            s.expand_block(lines, centre, pairs, to, TILE_ROWS * LINE);
+        }
+    }
+}
+
+/// Quants that are bytes, or indices into a table of bytes.
+struct ExpandBytes<const TABLE: bool>;
+
+impl<const TABLE: bool> ExpandBlock for ExpandBytes<TABLE> {
+    const LINES: usize = stored_lines(TABLE);
+
+    #[inline(always)]
+    unsafe fn next(s: S, reader: &mut StripReader, most: usize) -> StripBlocks {
+        // SAFETY: as the caller guarantees.
+        unsafe { reader.next::<S, 0>(s, most) }
+    }
+
+    #[inline(always)]
+    unsafe fn block(s: S, quants: *const u8, factors: *const u8, _: usize, to: *mut u8) {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            let lines = quant_lines::<S, TABLE>(s, quants);
+            let factors = s.load_bytes(factors);
+            for line in 0..8 {
+                let words = expand_line(s, lines[line], factors);
+                s.store_planes_of_words(words, to.add(line * LINE), TILE_ROWS * LINE);
+            }
+        }
+    }
+}
+
+/// As [`expand_inputs`], for one kind of quants.
 ///
 /// # Safety
 /// As for [`expand_inputs`].
 #[inline(always)]
-unsafe fn expand<const UPPER: usize>(
+unsafe fn expand<E: ExpandBlock>(
     s: S,
     reader: &mut StripReader,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
@@ -202,28 +272,25 @@ unsafe fn expand<const UPPER: usize>(
     to: *mut u8,
 ) {
     const HALF: usize = TILE_ROWS / 2 * LINE;
-    let centre = const { CENTRES[UPPER] as i16 };
     let later = (BLOCK / reader.layout().group - 1) * LINE;
     let all = inputs / BLOCK;
     let mut block = 0;
     // SAFETY: as the caller guarantees.
     unsafe {
         while block < all {
-            let blocks = reader.next::<S, UPPER>(s, all - block);
+            let blocks = E::next(s, reader, all - block);
             let (mut quants, mut factors) = (blocks.quants, blocks.factors);
             if let Some(prefetcher) = &mut prefetcher {
-                prefetcher.consumed(blocks.header_bytes + blocks.count * (4 + UPPER) * LINE);
+                prefetcher.consumed(blocks.header_bytes + blocks.count * E::LINES * LINE);
             }
             for _ in 0..blocks.count {
                 if prefetcher.is_none() {
-                    for line in 0..4 + UPPER {
+                    for line in 0..E::LINES {
                         s.prefetch(quants.wrapping_add(PREFETCH_BYTES + line * LINE));
                     }
                 }
-                let lines = block_lines::<S, UPPER>(s, quants);
-                let pairs = [s.load_bytes(factors), s.load_bytes(factors.add(later))];
                 let to = to.add(block / 2 * STEP + block % 2 * HALF);
-                s.expand_block(lines, centre, pairs, to, TILE_ROWS * LINE);
+                E::block(s, quants, factors, later, to);
                 quants = quants.add(blocks.quants_stride);
                 factors = factors.add(blocks.factors_stride);
                 block += 1;

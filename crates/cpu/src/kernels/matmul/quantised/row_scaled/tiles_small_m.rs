@@ -6,7 +6,7 @@
 
 use super::super::format::{BLOCK, LINE};
 use super::super::{StripTask, write};
-use super::activations::{HALF_TILE_ROWS, RowScaledActivations, TILE};
+use super::activations::{HALF_TILE_ROWS, TILE};
 use super::strip::{RowScaledStrip, StripReader};
 use super::tiles::expand_inputs;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
@@ -29,7 +29,7 @@ struct ExpandRing {
 }
 
 /// The AMX kernel for the strips of a task and up to sixteen rows of activations.
-pub(super) struct RowScaledSmallM<'a>(pub(super) StripTask<'a, RowScaledActivations>);
+pub(super) struct RowScaledSmallM<'a>(pub(super) StripTask<'a>);
 
 impl TileKernel for RowScaledSmallM<'_> {
     #[inline(always)]
@@ -51,7 +51,7 @@ impl TileKernel for RowScaledSmallM<'_> {
 /// # Safety
 /// As for [`super::super::QuantisedLinear::run`], within the task's strips.
 #[inline(always)]
-unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_, RowScaledActivations>) {
+unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_>) {
     let linear = &task.linear;
     let x = &task.activations;
     let layout = RowScaledStrip::new(&linear.format, linear.k);

@@ -1,0 +1,133 @@
+//! Weights whose quants are bytes, or indices into a table of bytes: `quant · factor / 128`, rounded to two bytes.
+//!
+//! The factors of a row's groups are integers in units of the row's scale. A weight is expanded to two bytes before it is
+//! multiplied: on vectors a line at a time, in registers, and on AMX tiles into two planes of bytes.
+
+use super::super::format::{BLOCK, IQ4_TABLE, LINE};
+use super::super::strip_kernel::StripMicrokernel;
+use super::super::{StripTask, write};
+use super::strip::{RowScaledStrip, StripReader};
+use crate::prefetch::Prefetcher;
+use crate::simd::RowScaledDot;
+
+/// Lines of a block's quants: bytes, or nibbles of two lines each.
+pub(super) const fn stored_lines(table: bool) -> usize {
+    if table { 4 } else { 8 }
+}
+
+/// The eight lines of a block's quants, as signed bytes.
+///
+/// # Safety
+/// The block must be readable.
+#[inline(always)]
+pub(super) unsafe fn quant_lines<S: RowScaledDot, const TABLE: bool>(
+    s: S,
+    quants: *const u8,
+) -> [S::Line; 8] {
+    macro_rules! lines {
+        ($($line:literal)*) => {
+            [$({
+                if TABLE {
+                    let at = quants.add($line % 4 * LINE);
+                    let low = if $line < 4 { s.load_low_nibbles(at) } else { s.load_high_nibbles(at) };
+                    s.look_up(low, &IQ4_TABLE)
+                } else {
+                    s.load_bytes(quants.add($line * LINE))
+                }
+            }),*]
+        };
+    }
+    // SAFETY: as the caller guarantees.
+    unsafe { lines!(0 1 2 3 4 5 6 7) }
+}
+
+/// The weights of a line of quants, at even and at odd positions. Each half of a factor's 32 bits is the factor.
+#[inline(always)]
+pub(super) fn expand_line<S: RowScaledDot>(s: S, line: S::Line, factors: S::Line) -> [S::Line; 2] {
+    // Times 256, and divided by 2^15.
+    let (even, odd) = (s.shift_left_16(line, 8), s.high_bytes(line));
+    [
+        s.mul_high_rounded(even, factors),
+        s.mul_high_rounded(odd, factors),
+    ]
+}
+
+/// The vector microkernel for byte quants.
+pub(super) struct ByteQuantMicrokernel<const TABLE: bool>;
+
+impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
+    #[inline(always)]
+    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
+        s: S,
+        task: &StripTask<'_>,
+        layout: &RowScaledStrip,
+        prefetcher: &mut Prefetcher<'_>,
+        strip: usize,
+        first: usize,
+        rows: usize,
+    ) {
+        // Accumulators of a row: with few rows, several independent chains hide the latency.
+        const MAX_CHAINS: usize = 4;
+        let chains = const { if R > MAX_CHAINS { 1 } else { MAX_CHAINS / R } };
+        let x = &task.activations;
+        // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
+        unsafe {
+            let start = task.operands.weight.add(strip * layout.bytes);
+            let units = s.load(start.cast());
+            if first == 0 {
+                prefetcher.consumed(layout.spans);
+            }
+            let mut reader = StripReader::new(start, layout, 0);
+            let mut x_half = x.line(first, 0).cast_const();
+            // From one half of a block of a row to the next.
+            let x_stride = x.layout.interleaved_rows * LINE;
+            let mut out = [s.zero(); R];
+            for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
+                let mut totals = [[s.zero_totals(); MAX_CHAINS]; R];
+                let mut left = inputs.len() / BLOCK;
+                while left > 0 {
+                    let blocks = reader.next::<S, 0>(s, left);
+                    left -= blocks.count;
+                    let (mut quants, mut factors) = (blocks.quants, blocks.factors);
+                    let header_bytes = if first == 0 { blocks.header_bytes } else { 0 };
+                    prefetcher.consumed(header_bytes);
+                    for _ in 0..blocks.count {
+                        if first == 0 {
+                            prefetcher.consumed(const { stored_lines(TABLE) } * LINE);
+                        }
+                        let lines = quant_lines::<S, TABLE>(s, quants);
+                        let pairs = s.load_bytes(factors);
+                        macro_rules! dots {
+                            ($($line:literal)*) => {$(
+                                let weights = expand_line(s, lines[$line], pairs);
+                                let at = x_half.wrapping_add($line / 4 * x_stride + $line % 4 * 16);
+                                for r in 0..R {
+                                    for side in 0..2 {
+                                        let chain = (2 * ($line % 2) + side) % chains;
+                                        let x = at.wrapping_add(r * LINE + 8 * side);
+                                        totals[r][chain] = s.dot_words(totals[r][chain], weights[side], x);
+                                    }
+                                }
+                            )*};
+                        }
+                        dots!(0 1 2 3 4 5 6 7);
+                        x_half = x_half.wrapping_add(2 * x_stride);
+                        quants = quants.add(blocks.quants_stride);
+                        factors = factors.add(blocks.factors_stride);
+                    }
+                }
+                let scale = x.scale(first, chunk);
+                for r in 0..R {
+                    let mut total = totals[r][0];
+                    for chain in 1..chains {
+                        total = s.add_totals(total, totals[r][chain]);
+                    }
+                    out[r] = s.fma(s.totals_to_f32(total), s.splat(*scale.add(r)), out[r]);
+                }
+            }
+            for (r, out) in out.iter().enumerate().take(rows) {
+                write(s, task, first + r, strip, s.mul(*out, units));
+            }
+        }
+    }
+}
