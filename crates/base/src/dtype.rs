@@ -63,29 +63,29 @@ impl DType {
         DType::IQ4_XS,
     ];
 
-    /// `(name, elements in a block, bytes in a block)`.
-    const fn layout(self) -> (&'static str, usize, usize) {
+    /// `(name, elements in a block, bytes in a block, number in GGUF files)`.
+    const fn layout(self) -> (&'static str, usize, usize, Option<u32>) {
         match self {
-            DType::F32 => ("f32", 1, 4),
-            DType::F16 => ("f16", 1, 2),
-            DType::BF16 => ("bf16", 1, 2),
-            DType::I64 => ("i64", 1, 8),
-            DType::I32 => ("i32", 1, 4),
-            DType::I8 => ("i8", 1, 1),
-            DType::U8 => ("u8", 1, 1),
-            DType::Bool => ("bool", 1, 1),
-            DType::Q4_0 => ("q4_0", 32, 18),
-            DType::Q4_1 => ("q4_1", 32, 20),
-            DType::Q5_0 => ("q5_0", 32, 22),
-            DType::Q5_1 => ("q5_1", 32, 24),
-            DType::Q8_0 => ("q8_0", 32, 34),
-            DType::Q2_K => ("q2_k", 256, 84),
-            DType::Q3_K => ("q3_k", 256, 110),
-            DType::Q4_K => ("q4_k", 256, 144),
-            DType::Q5_K => ("q5_k", 256, 176),
-            DType::Q6_K => ("q6_k", 256, 210),
-            DType::IQ4_NL => ("iq4_nl", 32, 18),
-            DType::IQ4_XS => ("iq4_xs", 256, 136),
+            DType::F32 => ("f32", 1, 4, Some(0)),
+            DType::F16 => ("f16", 1, 2, Some(1)),
+            DType::BF16 => ("bf16", 1, 2, Some(30)),
+            DType::I64 => ("i64", 1, 8, Some(27)),
+            DType::I32 => ("i32", 1, 4, Some(26)),
+            DType::I8 => ("i8", 1, 1, Some(24)),
+            DType::U8 => ("u8", 1, 1, None),
+            DType::Bool => ("bool", 1, 1, None),
+            DType::Q4_0 => ("q4_0", 32, 18, Some(2)),
+            DType::Q4_1 => ("q4_1", 32, 20, Some(3)),
+            DType::Q5_0 => ("q5_0", 32, 22, Some(6)),
+            DType::Q5_1 => ("q5_1", 32, 24, Some(7)),
+            DType::Q8_0 => ("q8_0", 32, 34, Some(8)),
+            DType::Q2_K => ("q2_k", 256, 84, Some(10)),
+            DType::Q3_K => ("q3_k", 256, 110, Some(11)),
+            DType::Q4_K => ("q4_k", 256, 144, Some(12)),
+            DType::Q5_K => ("q5_k", 256, 176, Some(13)),
+            DType::Q6_K => ("q6_k", 256, 210, Some(14)),
+            DType::IQ4_NL => ("iq4_nl", 32, 18, Some(20)),
+            DType::IQ4_XS => ("iq4_xs", 256, 136, Some(23)),
         }
     }
 
@@ -102,6 +102,13 @@ impl DType {
     /// Bytes in one block (the element size for plain types).
     pub const fn block_bytes(self) -> usize {
         self.layout().2
+    }
+
+    /// The type with this number in GGUF files.
+    pub fn from_ggml(number: u32) -> Option<DType> {
+        DType::ALL
+            .into_iter()
+            .find(|t| t.layout().3 == Some(number))
     }
 
     /// Whether elements are packed in blocks with scales.

@@ -4,33 +4,9 @@ use base::DType;
 
 /// The element type for a type number, or the name to show for one that kvark cannot read.
 pub(super) fn dtype(code: u32) -> Result<DType, String> {
-    Ok(match code {
-        0 => DType::F32,
-        1 => DType::F16,
-        2 => DType::Q4_0,
-        3 => DType::Q4_1,
-        6 => DType::Q5_0,
-        7 => DType::Q5_1,
-        8 => DType::Q8_0,
-        10 => DType::Q2_K,
-        11 => DType::Q3_K,
-        12 => DType::Q4_K,
-        13 => DType::Q5_K,
-        14 => DType::Q6_K,
-        20 => DType::IQ4_NL,
-        23 => DType::IQ4_XS,
-        24 => DType::I8,
-        26 => DType::I32,
-        27 => DType::I64,
-        30 => DType::BF16,
-        _ => {
-            return Err(
-                match UNSUPPORTED_TYPES.iter().find(|&&(known, _)| known == code) {
-                    Some((_, name)) => (*name).to_owned(),
-                    None => format!("number {code}"),
-                },
-            );
-        }
+    DType::from_ggml(code).ok_or_else(|| {
+        let known = UNSUPPORTED_TYPES.iter().find(|(known, _)| *known == code);
+        known.map_or_else(|| format!("number {code}"), |(_, name)| (*name).to_owned())
     })
 }
 

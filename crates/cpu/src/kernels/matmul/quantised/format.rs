@@ -52,33 +52,6 @@ pub(crate) struct PackedFormat {
 pub(crate) const SUPER_BLOCK: usize = 256;
 
 impl PackedFormat {
-    /// The packed format of this type; `None` for types that are not quantised.
-    pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
-        use Quant::{Byte, Five, Nibble, Six, Table};
-        let format = |quant, group, two_level_scales, mins, zero| PackedFormat {
-            quant,
-            group,
-            two_level_scales,
-            mins,
-            zero,
-        };
-        Some(match dtype {
-            DType::Q4_0 => format(Nibble, 32, false, false, 8),
-            DType::Q4_1 => format(Nibble, 32, false, true, 0),
-            DType::Q5_0 => format(Five, 32, false, false, 16),
-            DType::Q5_1 => format(Five, 32, false, true, 0),
-            DType::Q8_0 => format(Byte, 32, false, false, 0),
-            DType::Q2_K => format(Nibble, 16, true, true, 0),
-            DType::Q3_K => format(Nibble, 16, true, false, 4),
-            DType::Q4_K => format(Nibble, 32, true, true, 0),
-            DType::Q5_K => format(Five, 32, true, true, 0),
-            DType::Q6_K => format(Six, 16, true, false, 32),
-            DType::IQ4_NL => format(Table, 32, false, false, 0),
-            DType::IQ4_XS => format(Table, 32, true, false, 0),
-            _ => return None,
-        })
-    }
-
     /// Bytes of the quants of one block of a strip.
     pub(crate) fn block_bytes(&self) -> usize {
         match self.quant {
