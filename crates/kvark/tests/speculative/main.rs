@@ -519,17 +519,21 @@ fn chat_prompt(model: &Model, index: usize) -> Vec<u32> {
     model.tokenizer().unwrap().encode(&text, options)
 }
 
-/// `KVARK_SPEC_PROMPTS` sets the number of prompts; `cargo xtask soak` runs all of them with 128 tokens.
+/// `KVARK_SPEC_PROMPTS` sets the number of prompts, and `KVARK_SPEC_FIRST` the first of them, so that several processes can
+/// share the work; `cargo xtask soak` runs 100 with 128 tokens.
 #[test]
 fn a_real_model_gives_the_tokens_of_plain_decoding() {
     let Some(model) = real_model() else {
         return;
     };
-    let soak: Option<usize> = std::env::var("KVARK_SPEC_PROMPTS")
-        .ok()
-        .map(|n| n.parse().expect("a number of prompts"));
+    let number = |name: &str| -> Option<usize> {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse().expect("a number of prompts"))
+    };
+    let soak = number("KVARK_SPEC_PROMPTS");
+    let first = number("KVARK_SPEC_FIRST").unwrap_or(0);
     let (prompts, length) = soak.map_or((2, 32), |n| (n, 128));
-    let prompts: Vec<Vec<u32>> = (0..prompts)
+    let prompts: Vec<Vec<u32>> = (first..first + prompts)
         .map(|index| chat_prompt(&model, index))
         .collect();
     for (storage, threads) in [

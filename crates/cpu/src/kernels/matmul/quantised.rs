@@ -4,58 +4,42 @@
 //! rounded in one order. Neither the number of rows in a step nor the tier changes the integers or that order, so a
 //! row's result never depends on its neighbours.
 
+mod activations;
+mod byte_quants;
+mod factors;
 pub(crate) mod format;
+mod microkernel;
+mod multiply;
+mod pack;
 pub(crate) mod packed_file;
 pub(crate) mod packed_weight;
 mod partition;
 pub(crate) mod portable;
 mod quant_block;
-mod row_scaled;
+mod strip;
 mod strip_kernel;
+mod task;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod tiles_small_m;
 pub(crate) mod weight_source;
-
-use crate::kernels::{Context, SendPtr, for_row_ranges};
-use crate::prefetch::PrefetchPlan;
-use crate::simd::Simd;
-use format::{PackedFormat, STRIP};
-use std::ops::Range;
 
 use super::epilogue::{ApplyGate, OutputTile};
 use super::{Gate, LinearOperands, Prologue};
+use crate::kernels::{Context, SendPtr, for_row_ranges};
+use activations::RowScaledActivations;
+use format::STRIP;
 use partition::StripPartition;
 pub(crate) use partition::prefetch_spans;
-use row_scaled::RowScaledActivations;
-
-/// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QuantisedLinear {
-    pub(crate) m: usize,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-    pub(crate) format: PackedFormat,
-}
+use std::ops::Range;
+pub(crate) use task::QuantisedLinear;
+use task::StripTask;
 
 /// The most products of the same rows that run as one call: queries, keys and values.
 pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
-
-/// Strips of one product that one thread multiplies.
-struct StripTask<'a> {
-    linear: QuantisedLinear,
-    operands: &'a LinearOperands,
-    activations: RowScaledActivations,
-    strips: Range<usize>,
-    output: OutputTile,
-    /// The memory that this thread prefetches.
-    prefetch_plan: &'a PrefetchPlan,
-    /// The thread's scratch for expanded strips, which matrix tiles read.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        allow(dead_code, reason = "only tiles use it")
-    )]
-    expanded: *mut u8,
-}
 
 impl QuantisedLinear {
     /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
@@ -67,8 +51,8 @@ impl QuantisedLinear {
     /// Bytes of the quantised activations, and of one thread's expanded strips.
     fn scratch_parts(&self) -> (usize, usize) {
         #[cfg(target_arch = "x86_64")]
-        let expanded = if row_scaled::expands_strips(self.m) {
-            row_scaled::tile_scratch_bytes(self)
+        let expanded = if multiply::expands_strips(self.m) {
+            multiply::tile_scratch_bytes(self)
         } else {
             0
         };
@@ -96,7 +80,7 @@ impl QuantisedLinear {
     }
 
     fn tiled(&self, ctx: &Context<'_>) -> bool {
-        ctx.isa.has_tiles() && row_scaled::suits_tiles(self.m)
+        ctx.isa.has_tiles() && multiply::suits_tiles(self.m)
     }
 }
 
@@ -274,8 +258,8 @@ impl FusedProducts<'_> {
     /// The most strips of a task; `None` if it may have any number, because it does not expand them.
     fn max_strips(&self) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
-        if self.tiled() && row_scaled::expands_strips(self.parts[0].0.m) {
-            return Some(row_scaled::MAX_TILE_STRIPS);
+        if self.tiled() && multiply::expands_strips(self.parts[0].0.m) {
+            return Some(multiply::MAX_TILE_STRIPS);
         }
         None
     }
@@ -300,56 +284,10 @@ impl FusedProducts<'_> {
         unsafe {
             #[cfg(target_arch = "x86_64")]
             if self.tiled() {
-                row_scaled::multiply_tiles(task, self.ctx.isa);
+                multiply::multiply_tiles(task, self.ctx.isa);
                 return;
             }
-            row_scaled::multiply_vectors(task, self.ctx.isa);
-        }
-    }
-}
-
-impl StripTask<'_> {
-    /// The address where a strip of a row of the product is stored.
-    ///
-    /// # Safety
-    /// The strip must be one of the task's, the row one of the product's.
-    #[inline(always)]
-    unsafe fn output_address(&self, row: usize, strip: usize) -> *mut f32 {
-        let OutputTile { out, first, stride } = self.output;
-        // SAFETY: as the caller guarantees.
-        unsafe { out.add(row * stride + strip * STRIP - first) }
-    }
-}
-
-/// Stores up to sixteen outputs of one row, with bias and residual added.
-///
-/// # Safety
-/// The strip must be one of the task's, the row one of the product's.
-#[inline(always)]
-unsafe fn write<S: Simd>(s: S, task: &StripTask<'_>, row: usize, strip: usize, mut values: S::V) {
-    let (n, epilogue) = (task.linear.n, &task.operands.epilogue);
-    let first = strip * STRIP;
-    let count = (n - first).min(STRIP);
-    // SAFETY: the caller guarantees the row; no column past the last is touched.
-    unsafe {
-        let to = task.output_address(row, strip);
-        for (from, at) in [
-            (epilogue.bias, first),
-            (epilogue.stored_residual(), row * n + first),
-        ] {
-            if !from.is_null() {
-                let more = if count == STRIP {
-                    s.load(from.add(at))
-                } else {
-                    s.load_part(from.add(at), count)
-                };
-                values = s.add(values, more);
-            }
-        }
-        if count == STRIP {
-            s.store(to, values);
-        } else {
-            s.store_part(to, values, count);
+            multiply::multiply_vectors(task, self.ctx.isa);
         }
     }
 }

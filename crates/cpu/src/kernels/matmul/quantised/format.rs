@@ -8,9 +8,8 @@
 //! Five- and six-bit quants have the upper bits in further lines: bit `i` (or bits `2i` and `2i + 1`) of a byte belongs to
 //! line `i` of the block (of half a block).
 //!
-//! Scales and mins are integers in units of one scale per row; `row_scaled/strip.rs` has their layout.
+//! Scales and mins are integers in units of one scale per row; `strip.rs` has their layout.
 
-use super::row_scaled::RowScaledStrip;
 use base::DType;
 use base::quant::IQ4_VALUES;
 
@@ -62,19 +61,9 @@ impl PackedFormat {
         }
     }
 
-    /// Bytes of a packed weight `[n, k]`.
-    pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
-        n.div_ceil(STRIP) * self.strip_bytes(k)
-    }
-
     /// Whether quants are bytes or indices into a table of bytes.
     pub(crate) fn has_byte_quants(&self) -> bool {
         matches!(self.quant, Quant::Byte | Quant::Table)
-    }
-
-    /// Bytes of a strip of depth `k`.
-    pub(crate) fn strip_bytes(&self, k: usize) -> usize {
-        RowScaledStrip::new(self, k).bytes
     }
 }
 

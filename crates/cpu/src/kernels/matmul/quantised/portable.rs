@@ -1,7 +1,8 @@
 //! Packed weights for programs outside this crate, as plain integers.
 
+use super::factors::centre;
 use super::format::{PackedFormat, Quant, STRIP};
-use super::row_scaled::plain_strip;
+use super::strip::plain_strip;
 use super::weight_source::{PackStrip, WeightSource};
 use crate::isa::Isa;
 use base::{Bytes, DType};
@@ -39,9 +40,9 @@ impl PackedWeightKind {
             centre,
         };
         Some(match format.quant {
-            Quant::Nibble => row_scaled(4, super::row_scaled::centre(&format)),
-            Quant::Five => row_scaled(5, super::row_scaled::centre(&format)),
-            Quant::Six => row_scaled(6, super::row_scaled::centre(&format)),
+            Quant::Nibble => row_scaled(4, centre(&format)),
+            Quant::Five => row_scaled(5, centre(&format)),
+            Quant::Six => row_scaled(6, centre(&format)),
             Quant::Table | Quant::Byte => PackedWeightKind::ByteQuants {
                 is_table: format.quant == Quant::Table,
             },

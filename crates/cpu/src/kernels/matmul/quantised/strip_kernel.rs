@@ -1,7 +1,7 @@
 //! The strips of a task on vectors.
 
-use super::row_scaled::RowScaledStrip;
-use super::{QuantisedLinear, StripTask};
+use super::strip::RowScaledStrip;
+use super::task::{QuantisedLinear, StripTask};
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use std::marker::PhantomData;

@@ -1,7 +1,7 @@
 //! Weights as they lie in the model file, and the kernel that packs their strips.
 
 use super::format::{PackedFormat, STRIP, StripSource};
-use super::row_scaled;
+use super::pack::pack_strip;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use base::{Bytes, DType};
 
@@ -37,7 +37,7 @@ impl WeightSource<'_> {
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],
             row_bytes,
         };
-        row_scaled::pack_strip(s, rows, out);
+        pack_strip(s, rows, out);
     }
 }
 

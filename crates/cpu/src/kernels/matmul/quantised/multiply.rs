@@ -1,32 +1,20 @@
-//! The row-scaled scheme, in which all quantised weights are multiplied.
+//! How products are multiplied: on vectors, or on matrix tiles.
 //!
 //! Scales and mins of a row's groups are integers in units of one scale per row, so a weight is an integer of two bytes, and
 //! its product with an activation is an integer. A whole chunk of inputs is summed exactly: on vectors straight from the quants, on
 //! AMX tiles from expanded strips. Only the sum of a chunk is rounded and scaled.
 
-mod activations;
-mod byte_quants;
-mod factors;
-mod microkernel;
-mod pack;
-mod strip;
-#[cfg(target_arch = "x86_64")]
-mod tiles;
-#[cfg(target_arch = "x86_64")]
-mod tiles_small_m;
-
+use super::activations::{
+    MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledActivations, RowScaledLayout,
+};
+use super::byte_quants::ByteQuantMicrokernel;
 use super::format::{BLOCK, Quant};
+use super::microkernel::RowScaledMicrokernel;
 use super::strip_kernel::StripKernel;
-use super::{QuantisedLinear, StripTask};
+use super::task::{QuantisedLinear, StripTask};
+#[cfg(target_arch = "x86_64")]
+use super::{tiles, tiles_small_m};
 use crate::isa::Isa;
-use activations::{MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledLayout};
-use byte_quants::ByteQuantMicrokernel;
-use microkernel::RowScaledMicrokernel;
-
-pub(super) use activations::RowScaledActivations;
-pub(super) use factors::centre;
-pub(super) use pack::pack_strip;
-pub(super) use strip::{RowScaledStrip, plain_strip};
 
 /// Rows of activations from which AMX tiles are faster than vectors.
 const MIN_TILE_ROWS: usize = 5;

@@ -4,10 +4,10 @@
 //! each step is multiplied as soon as its stores are visible to tile loads; expanding a whole strip first made sixteen
 //! rows 1.5 times as slow. Up to eight rows have their high and low bytes in one tile, which halves the products.
 
-use super::super::format::{BLOCK, LINE};
-use super::super::{StripTask, write};
 use super::activations::{HALF_TILE_ROWS, TILE};
+use super::format::{BLOCK, LINE};
 use super::strip::{RowScaledStrip, StripReader};
+use super::task::{StripTask, write};
 use super::tiles::expand_inputs;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd, TileKernel};
@@ -49,7 +49,7 @@ impl TileKernel for RowScaledSmallM<'_> {
 /// Multiplies all strips with up to `ROWS` rows, eight or sixteen.
 ///
 /// # Safety
-/// As for [`super::super::QuantisedLinear::run`], within the task's strips.
+/// As for [`super::task::QuantisedLinear::run`], within the task's strips.
 #[inline(always)]
 unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_>) {
     let linear = &task.linear;

@@ -3,7 +3,7 @@
 //! A weight is `scale · (quant − centre) + min`, all integers. The centre keeps the sum of a group within 16 bits. All
 //! arithmetic is exact or rounded in one defined way, so every tier decodes the same integers.
 
-use super::super::format::{LINE, PackedFormat, Quant};
+use super::format::{LINE, PackedFormat, Quant};
 use crate::simd::RowScaledDot;
 
 /// How the scales and mins of groups are stored.
@@ -137,7 +137,7 @@ const Q4_0_ZERO_SHIFT: u32 = 3;
 const Q3_K_ZERO_SHIFT: u32 = 2;
 
 /// The centre of a format's quants.
-pub(in super::super) fn centre(format: &PackedFormat) -> i32 {
+pub(super) fn centre(format: &PackedFormat) -> i32 {
     match format.quant {
         Quant::Five => CENTRES[1],
         Quant::Six => CENTRES[2],

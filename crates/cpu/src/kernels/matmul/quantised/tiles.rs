@@ -5,12 +5,12 @@
 //! sums as the vector microkernel, and the f32 operations that follow are the same in the same order, so both paths are
 //! bit-identical.
 
-use super::super::format::{BLOCK, LINE, Quant, STRIP};
-use super::super::{QuantisedLinear, StripTask, write};
 use super::activations::{CHUNK, TILE};
 use super::byte_quants::{expand_line, quant_lines, stored_lines};
 use super::factors::CENTRES;
+use super::format::{BLOCK, LINE, Quant, STRIP};
 use super::strip::{RowScaledStrip, StripBlocks, StripReader, block_lines};
+use super::task::{QuantisedLinear, StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, ByteLines, Simd, TileKernel};

@@ -1,9 +1,9 @@
 //! The vector microkernel for quants of four to six bits: one strip of sixteen weight rows times a few rows of activations.
 
-use super::super::format::{BLOCK, LINE};
-use super::super::strip_kernel::StripMicrokernel;
-use super::super::{StripTask, write};
+use super::format::{BLOCK, LINE};
 use super::strip::{RowScaledStrip, StripReader, block_lines};
+use super::strip_kernel::StripMicrokernel;
+use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
 

@@ -3,10 +3,10 @@
 //! The factors of a row's groups are integers in units of the row's scale. A weight is expanded to two bytes before it is
 //! multiplied: on vectors a line at a time, in registers, and on AMX tiles into two planes of bytes.
 
-use super::super::format::{BLOCK, IQ4_TABLE, LINE};
-use super::super::strip_kernel::StripMicrokernel;
-use super::super::{StripTask, write};
+use super::format::{BLOCK, IQ4_TABLE, LINE};
 use super::strip::{RowScaledStrip, StripReader};
+use super::strip_kernel::StripMicrokernel;
+use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
 

@@ -1,7 +1,7 @@
 //! Activations as 14-bit integers with a scale per chunk of a row.
 
-use super::super::format::{BLOCK, LINE, PackedFormat};
 use super::factors::centre;
+use super::format::{BLOCK, LINE, PackedFormat};
 use crate::simd::{IntegerKernel, LANES, MAX_ROW_SCALED, RowScaledDot};
 use std::ops::Range;
 

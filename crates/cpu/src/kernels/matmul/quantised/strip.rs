@@ -4,10 +4,10 @@
 //! super-blocks if scales have two levels, then spans. A span is a header with the factors of its groups, then the
 //! quants of its blocks. `factors.rs` has the encodings.
 
-use super::super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
-use super::super::portable::PlainStrip;
 use super::byte_quants::quant_lines;
 use super::factors::FactorEncoding;
+use super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
+use super::portable::PlainStrip;
 use crate::simd::{Generic, RowScaledDot};
 use std::mem::MaybeUninit;
 
@@ -75,6 +75,18 @@ impl RowScaledStrip {
         let span = block >> self.span_shift;
         let within = block - (span << self.span_shift);
         self.header(span) + self.header_bytes + within * self.block_bytes
+    }
+}
+
+impl PackedFormat {
+    /// Bytes of a packed weight `[n, k]`.
+    pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
+        n.div_ceil(STRIP) * self.strip_bytes(k)
+    }
+
+    /// Bytes of a strip of depth `k`.
+    pub(crate) fn strip_bytes(&self, k: usize) -> usize {
+        RowScaledStrip::new(self, k).bytes
     }
 }
 
@@ -214,12 +226,7 @@ pub(super) unsafe fn block_lines<S: RowScaledDot, const UPPER: usize>(
 }
 
 /// The integers of a packed strip.
-pub(in super::super) fn plain_strip(
-    format: &PackedFormat,
-    k: usize,
-    packed: &[u8],
-    out: &mut PlainStrip,
-) {
+pub(super) fn plain_strip(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainStrip) {
     let layout = RowScaledStrip::new(format, k);
     assert_eq!(packed.len(), layout.bytes, "a strip");
     let units = packed[..LINE].as_chunks::<4>().0;

@@ -1,10 +1,10 @@
 //! Packs row-scaled strips: group scales and mins become integers in units of one scale per row.
 
-use super::super::format::{
+use super::factors::{FactorEncoding, centre, outer_min, outer_scale};
+use super::format::{
     BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK, StripSource, put_quants,
 };
-use super::super::quant_block::{QuantBlock, parse_block};
-use super::factors::{FactorEncoding, centre, outer_min, outer_scale};
+use super::quant_block::{QuantBlock, parse_block};
 use super::strip::RowScaledStrip;
 use crate::simd::RowScaledDot;
 use base::DType;
@@ -55,7 +55,7 @@ fn half(bits: u16) -> f32 {
 
 /// Packs a strip of up to sixteen rows.
 #[inline(always)]
-pub(in super::super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut [u8]) {
+pub(super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut [u8]) {
     // The fast path needs all sixteen rows, within 2 GiB of each other.
     let len = rows.bytes.len();
     let whole = len == STRIP * rows.row_bytes && i32::try_from(len).is_ok();

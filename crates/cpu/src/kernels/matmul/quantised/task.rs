@@ -1,0 +1,87 @@
+//! A product, and the part of it that one thread computes.
+
+use super::activations::RowScaledActivations;
+use super::format::{PackedFormat, STRIP};
+use crate::kernels::matmul::LinearOperands;
+use crate::kernels::matmul::epilogue::OutputTile;
+use crate::prefetch::PrefetchPlan;
+use crate::simd::Simd;
+use std::ops::Range;
+
+/// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QuantisedLinear {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) format: PackedFormat,
+}
+
+/// Strips of one product that one thread multiplies.
+pub(super) struct StripTask<'a> {
+    pub(super) linear: QuantisedLinear,
+    pub(super) operands: &'a LinearOperands,
+    pub(super) activations: RowScaledActivations,
+    pub(super) strips: Range<usize>,
+    pub(super) output: OutputTile,
+    /// The memory that this thread prefetches.
+    pub(super) prefetch_plan: &'a PrefetchPlan,
+    /// The thread's scratch for expanded strips, which matrix tiles read.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only tiles use it")
+    )]
+    pub(super) expanded: *mut u8,
+}
+
+impl StripTask<'_> {
+    /// The address where a strip of a row of the product is stored.
+    ///
+    /// # Safety
+    /// The strip must be one of the task's, the row one of the product's.
+    #[inline(always)]
+    unsafe fn output_address(&self, row: usize, strip: usize) -> *mut f32 {
+        let OutputTile { out, first, stride } = self.output;
+        // SAFETY: as the caller guarantees.
+        unsafe { out.add(row * stride + strip * STRIP - first) }
+    }
+}
+
+/// Stores up to sixteen outputs of one row, with bias and residual added.
+///
+/// # Safety
+/// The strip must be one of the task's, the row one of the product's.
+#[inline(always)]
+pub(super) unsafe fn write<S: Simd>(
+    s: S,
+    task: &StripTask<'_>,
+    row: usize,
+    strip: usize,
+    mut values: S::V,
+) {
+    let (n, epilogue) = (task.linear.n, &task.operands.epilogue);
+    let first = strip * STRIP;
+    let count = (n - first).min(STRIP);
+    // SAFETY: the caller guarantees the row; no column past the last is touched.
+    unsafe {
+        let to = task.output_address(row, strip);
+        for (from, at) in [
+            (epilogue.bias, first),
+            (epilogue.stored_residual(), row * n + first),
+        ] {
+            if !from.is_null() {
+                let more = if count == STRIP {
+                    s.load(from.add(at))
+                } else {
+                    s.load_part(from.add(at), count)
+                };
+                values = s.add(values, more);
+            }
+        }
+        if count == STRIP {
+            s.store(to, values);
+        } else {
+            s.store_part(to, values, count);
+        }
+    }
+}
