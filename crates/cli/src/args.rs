@@ -1,8 +1,9 @@
 //! Arguments that several commands share.
 
+use crate::catalogue::{self, HubArgs};
 use crate::device::DeviceArgs;
+use crate::output;
 use crate::prompt::Conversations;
-use crate::{catalogue, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
@@ -28,23 +29,6 @@ pub(crate) struct ModelArgs {
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) hub: HubArgs,
-}
-
-/// Selects a model of the hub.
-#[derive(Args, Clone)]
-pub(crate) struct HubArgs {
-    /// Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one
-    #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
-    pub(crate) hf_repo: Option<String>,
-}
-
-impl HubArgs {
-    /// The reference.
-    pub(crate) fn reference(&self) -> Option<String> {
-        let repository = self.hf_repo.as_deref()?;
-        let repository = repository.strip_prefix("hf:").unwrap_or(repository);
-        Some(format!("hf:{repository}"))
-    }
 }
 
 impl ModelArgs {
@@ -355,18 +339,6 @@ impl EngineArgs {
     }
 }
 
-/// Options of the chat template.
-#[derive(Args)]
-pub(crate) struct TemplateArgs {
-    /// Chat template to use instead of the model's own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7,
-    /// phi3, phi4, vicuna, zephyr, or a file with a Jinja template
-    #[arg(long, value_name = "NAME|FILE")]
-    pub(crate) chat_template: Option<String>,
-    /// Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text
-    #[arg(long)]
-    pub(crate) special: bool,
-}
-
 /// Options for a full context.
 #[derive(Args)]
 pub(crate) struct ShiftArgs {
@@ -474,49 +446,6 @@ pub(crate) fn fraction(text: &str) -> Result<f32, String> {
     number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
 }
 
-/// Text from the command line or a file.
-#[derive(Args)]
-#[group(id = "text", multiple = false)]
-pub(crate) struct TextArgs {
-    /// The text; - for standard input
-    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub(crate) prompt: Option<String>,
-    /// File with the text; - for standard input
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
-}
-
-impl TextArgs {
-    /// The text, if any was given.
-    pub(crate) fn read(&self) -> Result<Option<String>> {
-        match (&self.prompt, &self.file) {
-            (Some(text), _) if text == STDIN => Ok(Some(read_stdin()?)),
-            (Some(text), _) => Ok(Some(text.clone())),
-            (None, Some(path)) if path.as_os_str() == STDIN => Ok(Some(read_stdin()?)),
-            (None, Some(path)) => Ok(Some(read_text(path)?)),
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// Whether a flag names the text.
-    pub(crate) fn is_given(&self) -> bool {
-        self.prompt.is_some() || self.file.is_some()
-    }
-}
-
-/// Name of standard input as a text or a file.
-const STDIN: &str = "-";
-
-/// Reads a text from standard input. The line end that `echo` and editors put at the end of a text is not part of it.
-pub(crate) fn read_stdin() -> Result<String> {
-    let mut text = read_text(Path::new(STDIN))?;
-    if text.ends_with('\n') {
-        text.pop();
-        text.truncate(text.strip_suffix('\r').unwrap_or(&text).len());
-    }
-    Ok(text)
-}
-
 /// The reason of a clap error, without usage and advice.
 pub(crate) fn reason(error: &clap::Error) -> String {
     match std::error::Error::source(error) {
@@ -532,23 +461,11 @@ pub(crate) fn reason(error: &clap::Error) -> String {
     }
 }
 
-/// Reads a UTF-8 text file.
-pub(crate) fn read_text(path: &std::path::Path) -> Result<String> {
-    let name = path.display();
-    let bytes = if path.as_os_str() == STDIN {
-        let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::stdin(), &mut bytes)
-            .context("cannot read standard input")?;
-        bytes
-    } else {
-        std::fs::read(path).with_context(|| format!("cannot read {name}"))?
-    };
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(text),
-        Err(error) => bail!(
-            "{name} is not UTF-8: byte {} is invalid",
-            error.utf8_error().valid_up_to()
-        ),
+/// Parses a number of tokens to generate; -1 is no limit.
+pub(crate) fn predict(text: &str) -> Result<i64, String> {
+    match text.parse() {
+        Ok(n) if n == -1 || n > 0 => Ok(n),
+        _ => Err("must be a number of at least 1, or -1 for no limit".into()),
     }
 }
 

@@ -1,6 +1,5 @@
 //! `kvark pull` and `rm`, and models by name for all commands.
 
-use crate::args::HubArgs;
 use crate::{interrupt, output};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -11,6 +10,23 @@ use kvark::catalogue::{
 use kvark::hub::{HubClient, HubError, HubErrorKind, HubOptions, ModelRef, OllamaStore};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+
+/// Selects a model of the hub.
+#[derive(Args, Clone)]
+pub(crate) struct HubArgs {
+    /// Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one
+    #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
+    pub(crate) hf_repo: Option<String>,
+}
+
+impl HubArgs {
+    /// The reference.
+    pub(crate) fn reference(&self) -> Option<String> {
+        let repository = self.hf_repo.as_deref()?;
+        let repository = repository.strip_prefix("hf:").unwrap_or(repository);
+        Some(format!("hf:{repository}"))
+    }
+}
 
 /// Download a model: of the catalogue, of the Hugging Face hub, or from an address
 #[derive(Args)]

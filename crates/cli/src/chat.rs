@@ -8,9 +8,11 @@ mod map;
 mod settings;
 mod wrap;
 
-use crate::args::{EngineArgs, ModelArgs, ShiftArgs, TemplateArgs};
+use crate::args::predict;
+use crate::args::{EngineArgs, ModelArgs, ShiftArgs};
+use crate::output::measured;
 use crate::prompt::Conversations;
-use crate::run::{measured, predict};
+use crate::prompt::TemplateArgs;
 use crate::sampling::SamplingArgs;
 use crate::speculation::{self, SpecArgs, spec_note};
 use crate::{interrupt, output};

@@ -1,6 +1,7 @@
 //! `kvark embed`: texts to embeddings.
 
-use crate::args::{self, GraphArgs, HubArgs, ModelArgs};
+use crate::args::{self, GraphArgs, ModelArgs};
+use crate::catalogue::HubArgs;
 use crate::device::DeviceArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
@@ -130,7 +131,7 @@ impl Embed {
         let texts: Vec<String> = given.collect();
         let texts = match &self.file {
             Some(path) if texts.is_empty() => {
-                let whole = args::read_text(path)?;
+                let whole = crate::text_input::read_text(path)?;
                 whole.lines().map(str::to_owned).collect()
             }
             Some(_) => bail!("give texts either as arguments or with --file, not both"),

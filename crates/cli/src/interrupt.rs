@@ -2,7 +2,6 @@
 //! that the work can stop cleanly; the second one exits at once. Work that may stall in a call that cannot be cancelled
 //! holds a [`Stalling`] guard: if it does not stop within a moment, the program ends without it.
 
-use crate::output;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,17 +16,17 @@ static STALLING: Mutex<Option<String>> = Mutex::new(None);
 /// The time that work which may stall gets to stop by itself.
 const STOP_TIME: Duration = Duration::from_millis(500);
 
-/// Installs the Ctrl-C handler.
-pub(crate) fn install() {
+/// Installs the Ctrl-C handler; `note` prints the message when stalled work is left.
+pub(crate) fn install(note: fn(&str)) {
     // If the handler cannot be installed, Ctrl-C keeps its default behaviour and ends the program at once.
-    let _ = ctrlc::set_handler(|| {
+    let _ = ctrlc::set_handler(move || {
         if ASKED.swap(true, Ordering::SeqCst) || LISTENERS.load(Ordering::SeqCst) == 0 {
             std::process::exit(EXIT_CODE.into());
         }
         if stalling().is_some() {
             std::thread::sleep(STOP_TIME);
             if let Some(message) = stalling() {
-                output::note(&format!("error: {message}"));
+                note(&format!("error: {message}"));
                 std::process::exit(EXIT_CODE.into());
             }
         }

@@ -28,6 +28,7 @@ mod serve;
 mod single_dash;
 mod spec_trace;
 mod speculation;
+mod text_input;
 mod tokenize;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -98,7 +99,7 @@ fn command() -> clap::Command {
 /// Runs the command with these arguments, of which the first is the program's name. Returns the exit code. Wrong usage and
 /// help end the process.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    interrupt::install();
+    interrupt::install(output::note);
     let arguments = single_dash::spell_out(arguments);
     let code = match config::parse(command(), &arguments).and_then(run) {
         Ok(()) => 0,

@@ -1,6 +1,5 @@
 //! `--messages`: a conversation in a JSON file.
 
-use crate::args;
 use anyhow::{Context, Result, bail};
 use kvark::text::Message;
 use serde_json::Value;
@@ -10,7 +9,7 @@ use std::path::Path;
 /// A content may be a text or a list of text parts.
 pub(crate) fn read(file: &Path) -> Result<Vec<Message>> {
     let name = file.display();
-    let text = args::read_text(file)?;
+    let text = crate::text_input::read_text(file)?;
     let value: Value =
         serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"))?;
     parse(&value).with_context(|| name.to_string())

@@ -114,6 +114,12 @@ pub(crate) fn tokens(n: usize) -> String {
     format!("{n} token{}", if n == 1 { "" } else { "s" })
 }
 
+/// Formats a number of tokens, with tokens per second if measured.
+pub(crate) fn measured(tokens: usize, rate: Option<f64>) -> String {
+    let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1}/s"));
+    self::tokens(tokens) + &rate
+}
+
 /// Formats a number of bytes with a unit.
 pub(crate) fn bytes(n: u64) -> String {
     kvark::memory::size_text(n)

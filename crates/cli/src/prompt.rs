@@ -1,11 +1,24 @@
 //! Turns text or a conversation into prompt tokens.
 
-use crate::args::TemplateArgs;
+use crate::text_input::read_text;
 use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
 use kvark::generate::common_prefix_len;
 use kvark::text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError};
 use kvark::{Model, RuntimeErrorKind};
 use std::path::Path;
+
+/// Options of the chat template.
+#[derive(Args)]
+pub(crate) struct TemplateArgs {
+    /// Chat template to use instead of the model's own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7,
+    /// phi3, phi4, vicuna, zephyr, or a file with a Jinja template
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) chat_template: Option<String>,
+    /// Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text
+    #[arg(long)]
+    pub(crate) special: bool,
+}
 
 /// Tokens of plain text, with BOS if the model asks for it.
 pub(crate) fn plain(model: &Model, text: &str) -> Result<Vec<u32>> {
@@ -96,7 +109,7 @@ fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
             names()
         );
     }
-    let source = crate::args::read_text(path)?;
+    let source = read_text(path)?;
     let template = model.compile_template(&source);
     template.with_context(|| name.to_owned())
 }

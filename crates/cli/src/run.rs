@@ -3,10 +3,13 @@
 mod arguments;
 mod constrained;
 
-use crate::args::{EngineArgs, HubArgs, ShiftArgs, TemplateArgs, TextArgs, token_ids};
+use crate::args::{EngineArgs, ShiftArgs, predict, token_ids};
+use crate::catalogue::HubArgs;
 use crate::prompt::Conversations;
+use crate::prompt::TemplateArgs;
 use crate::sampling::SamplingArgs;
 use crate::speculation::{OpenDraft, SingleRunner, SpecArgs, Speculation, open_pool, spec_note};
+use crate::text_input::TextArgs;
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
@@ -119,13 +122,6 @@ pub(crate) struct Run {
 
 /// A list that clap parses as one value.
 type TokenIds = Vec<u32>;
-
-pub(crate) fn predict(text: &str) -> Result<i64, String> {
-    match text.parse() {
-        Ok(n) if n == -1 || n > 0 => Ok(n),
-        _ => Err("must be a number of at least 1, or -1 for no limit".into()),
-    }
-}
 
 impl Run {
     pub(crate) fn execute(self) -> Result<()> {
@@ -242,8 +238,8 @@ impl Run {
         };
         output::note(&format!(
             "[prompt {known}{}; generated {}; seed {seed}; {}]",
-            measured(t.prompt_tokens, t.prompt_rate()),
-            measured(t.generated_tokens, t.decode_rate()),
+            output::measured(t.prompt_tokens, t.prompt_rate()),
+            output::measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),
         ));
         if let Some(stats) = runner.stats() {
@@ -436,7 +432,7 @@ impl Run {
         output::note(&format!(
             "[prompt {} once; generated {}; seeds from {}]",
             output::tokens(prompt.len()),
-            measured(tokens, measures.decode_rate()),
+            output::measured(tokens, measures.decode_rate()),
             base.seed,
         ));
         if let Some(stats) = &stats {
@@ -444,12 +440,6 @@ impl Run {
         }
         Ok(())
     }
-}
-
-/// Formats a number of tokens, with tokens per second if measured.
-pub(crate) fn measured(tokens: usize, rate: Option<f64>) -> String {
-    let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1}/s"));
-    output::tokens(tokens) + &rate
 }
 
 fn report(prompt: &[u32], generated: &GenerateOutput, memory: MemoryUsage) -> Value {

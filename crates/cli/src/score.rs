@@ -1,6 +1,7 @@
 //! `kvark score`: how likely the model finds a text.
 
-use crate::args::{EngineArgs, ModelArgs, TextArgs, token_ids};
+use crate::args::{EngineArgs, ModelArgs, token_ids};
+use crate::text_input::TextArgs;
 use crate::{interrupt, output, prompt};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;

@@ -1,6 +1,7 @@
 //! `kvark serve`: an HTTP API and a web page.
 
-use crate::args::{self, EngineArgs, HubArgs, ModelArgs};
+use crate::args::{self, EngineArgs, ModelArgs};
+use crate::catalogue::HubArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -181,7 +182,7 @@ impl Serve {
     fn key(&self) -> Result<Option<String>> {
         let key = match (&self.api_key, &self.api_key_file) {
             (Some(key), _) => Some(key.clone()),
-            (None, Some(path)) => Some(args::read_text(path)?.trim().to_owned()),
+            (None, Some(path)) => Some(crate::text_input::read_text(path)?.trim().to_owned()),
             (None, None) => std::env::var("KVARK_API_KEY")
                 .ok()
                 .filter(|key| !key.is_empty()),

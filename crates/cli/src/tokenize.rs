@@ -1,6 +1,8 @@
 //! `kvark tokenize` and `detokenize`: text to token ids and back, from the file's header alone.
 
-use crate::args::{HubArgs, ModelArgs, TextArgs, token_ids};
+use crate::args::{ModelArgs, token_ids};
+use crate::catalogue::HubArgs;
+use crate::text_input::TextArgs;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::model::open_tokenizer;

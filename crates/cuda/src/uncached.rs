@@ -6,9 +6,7 @@ use crate::compile::Unit;
 use crate::launch::Launch;
 use backend::BackendError;
 use base::DType;
-use graph::ops::{
-    Attention, Binary, BinaryFunction, Compare, CompareFunction, Op, Permute, Slice,
-};
+use graph::ops::{Attention, Binary, BinaryFunction, Compare, CompareFunction, Op, Permute, Slice};
 use graph::{Node, TensorId};
 
 /// Threads of a block.

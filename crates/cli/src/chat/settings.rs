@@ -2,7 +2,7 @@
 
 use super::conversation::Conversation;
 use crate::args;
-use crate::run::predict;
+use crate::args::predict;
 use crate::sampling::SamplingArgs;
 use anyhow::{Result, bail};
 use clap::error::ErrorKind;

@@ -120,8 +120,7 @@ impl Reader<'_> {
             line,
         };
         for subcommand in self.commands(table) {
-            super::values::check(subcommand, &entry.key, &entry.values)
-                .with_context(|| self.at(line))?;
+            keys::check(subcommand, &entry.key, &entry.values).with_context(|| self.at(line))?;
         }
         Ok(entry)
     }

@@ -1,5 +1,8 @@
 //! The keys of the configuration: names of flags.
 
+use crate::args::reason;
+use anyhow::{Result, bail};
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
 
 /// The key of the default model.
@@ -122,6 +125,26 @@ fn edits(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+/// Checks values as the command's flag would; a command without the flag takes any.
+pub(super) fn check(subcommand: &Command, key: &str, values: &[String]) -> Result<()> {
+    let Some(flag) = flag(subcommand, key) else {
+        return Ok(());
+    };
+    if is_switch(flag) {
+        return Ok(());
+    }
+    for value in values {
+        let parser = subcommand.clone().no_binary_name(true);
+        let parsed = parser.try_get_matches_from([format!("--{key}={value}")]);
+        if let Err(error) = parsed
+            && [ErrorKind::ValueValidation, ErrorKind::InvalidValue].contains(&error.kind())
+        {
+            bail!("{key} = {value:?}: {}", reason(&error));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

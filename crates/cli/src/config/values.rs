@@ -2,10 +2,8 @@
 
 use super::file::{self, FileEntry};
 use super::{file_path, keys};
-use crate::args::reason;
 use anyhow::{Context, Result, bail};
 use clap::Command;
-use clap::error::ErrorKind;
 use std::collections::BTreeMap;
 
 /// Where a value comes from.
@@ -56,7 +54,7 @@ impl Configuration {
                     (false, Some(delimiter)) => value.split(delimiter).map(str::to_owned).collect(),
                     (false, None) => vec![value],
                 };
-                check(subcommand, key, &values).with_context(|| variable.clone())?;
+                keys::check(subcommand, key, &values).with_context(|| variable.clone())?;
                 environment.insert(key.to_owned(), (variable, values));
             }
         }
@@ -119,24 +117,4 @@ fn switch(text: &str) -> Result<String> {
         _ => bail!("{text:?} must be true or false"),
     };
     Ok(on.to_string())
-}
-
-/// Checks values as the command's flag would; a command without the flag takes any.
-pub(super) fn check(subcommand: &Command, key: &str, values: &[String]) -> Result<()> {
-    let Some(flag) = keys::flag(subcommand, key) else {
-        return Ok(());
-    };
-    if keys::is_switch(flag) {
-        return Ok(());
-    }
-    for value in values {
-        let parser = subcommand.clone().no_binary_name(true);
-        let parsed = parser.try_get_matches_from([format!("--{key}={value}")]);
-        if let Err(error) = parsed
-            && [ErrorKind::ValueValidation, ErrorKind::InvalidValue].contains(&error.kind())
-        {
-            bail!("{key} = {value:?}: {}", reason(&error));
-        }
-    }
-    Ok(())
 }

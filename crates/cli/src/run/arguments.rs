@@ -1,7 +1,7 @@
 //! Which of the words after `kvark run` is the model and which is the prompt.
 
 use super::Run;
-use crate::args::{self, ModelArgs};
+use crate::args::ModelArgs;
 use anyhow::{Result, bail};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -90,11 +90,11 @@ impl Run {
             bail!("the prompt is given twice, as an argument and by --token-ids");
         }
         let text = match prompt {
-            Some(text) if text == "-" => Some(args::read_stdin()?),
+            Some(text) if text == "-" => Some(crate::text_input::read_stdin()?),
             Some(text) => Some(text),
             None => match self.text.read()? {
                 None if !prompt_by_flag && !std::io::stdin().is_terminal() => {
-                    Some(args::read_stdin()?).filter(|text| !text.is_empty())
+                    Some(crate::text_input::read_stdin()?).filter(|text| !text.is_empty())
                 }
                 text => text,
             },

@@ -1,8 +1,9 @@
 //! Output that follows a JSON schema, a grammar or a regular expression.
 
-use super::{Run, measured, report};
+use super::{Run, report};
+use crate::output::measured;
 use crate::speculation::OpenDraft;
-use crate::{args, interrupt, output};
+use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::Model;
@@ -32,14 +33,14 @@ impl FormatArgs {
     pub(super) fn source(&self) -> Result<Option<GrammarSource>> {
         if let Some(schema) = &self.json_schema {
             let text = match Path::new(schema).is_file() {
-                true => args::read_text(Path::new(schema))?,
+                true => crate::text_input::read_text(Path::new(schema))?,
                 false => schema.clone(),
             };
             let schema = serde_json::from_str(&text).context("--json-schema is not JSON")?;
             return Ok(Some(GrammarSource::JsonSchema(schema)));
         }
         if let Some(file) = &self.grammar {
-            let text = args::read_text(file)?;
+            let text = crate::text_input::read_text(file)?;
             let is_lark = file
                 .extension()
                 .is_some_and(|extension| extension == "lark");

@@ -1,10 +1,12 @@
 //! Packed weights for programs outside this crate, as plain integers.
 
+use super::byte_quants::quant_lines;
 use super::factors::centre;
-use super::format::{PackedFormat, Quant, STRIP};
-use super::strip::plain_strip;
+use super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP};
+use super::strip::{RowScaledStrip, StripReader, block_lines};
 use super::weight_source::{PackStrip, WeightSource};
 use crate::isa::Isa;
+use crate::simd::Generic;
 use base::{Bytes, DType};
 
 /// The integers that a quantised weight `[n, k]` is multiplied in.
@@ -92,5 +94,54 @@ pub fn plain_strips(
         });
         plain_strip(&format, k, &packed, &mut plain);
         each(&plain);
+    }
+}
+
+/// The integers of a packed strip.
+fn plain_strip(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainStrip) {
+    let layout = RowScaledStrip::new(format, k);
+    assert_eq!(packed.len(), layout.bytes, "a strip");
+    let units = packed[..LINE].as_chunks::<4>().0;
+    out.units = std::array::from_fn(|r| f32::from_le_bytes(units[r]));
+    out.quants.clear();
+    out.factors.clear();
+    let mut reader = StripReader::new(packed.as_ptr(), &layout, 0);
+    for _ in 0..k / BLOCK {
+        // SAFETY: the strip has as many blocks, as its size says.
+        let (lines, factors) = unsafe {
+            match layout.quant {
+                Quant::Nibble => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
+                Quant::Five => plain_block::<1>(&mut reader, block_lines::<Generic, 1>),
+                Quant::Six => plain_block::<2>(&mut reader, block_lines::<Generic, 2>),
+                Quant::Byte => plain_block::<0>(&mut reader, quant_lines::<Generic, false>),
+                // The indices themselves.
+                Quant::Table => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
+            }
+        };
+        let quant = |i: usize, r: usize| lines[i / 4][4 * r + i % 4];
+        out.quants
+            .extend((0..BLOCK).map(|i| std::array::from_fn(|r| quant(i, r))));
+        out.factors.extend(&factors[..layout.block_groups]);
+    }
+}
+
+/// The lines of the next block's quants, and its factors.
+///
+/// # Safety
+/// As for [`StripReader::next`].
+unsafe fn plain_block<const UPPER: usize>(
+    reader: &mut StripReader,
+    lines: unsafe fn(Generic, *const u8) -> [[u8; LINE]; 8],
+) -> ([[u8; LINE]; 8], [[[i16; 2]; STRIP]; 2]) {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        let block = reader.next::<Generic, UPPER>(Generic, 1);
+        let lines = lines(Generic, block.quants);
+        let factors = |group: usize| {
+            let line = block.factors.add(group * LINE);
+            line.cast::<[[i16; 2]; STRIP]>().read_unaligned()
+        };
+        let later = BLOCK / reader.layout().group - 1;
+        (lines, [factors(0), factors(later)])
     }
 }

@@ -4,11 +4,9 @@
 //! super-blocks if scales have two levels, then spans. A span is a header with the factors of its groups, then the
 //! quants of its blocks. `factors.rs` has the encodings.
 
-use super::byte_quants::quant_lines;
 use super::factors::FactorEncoding;
 use super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
-use super::portable::PlainStrip;
-use crate::simd::{Generic, RowScaledDot};
+use crate::simd::RowScaledDot;
 use std::mem::MaybeUninit;
 
 /// The most groups of a span.
@@ -21,7 +19,7 @@ pub(crate) struct RowScaledStrip {
     pub(super) quant: Quant,
     /// Inputs of a group, and groups of a block.
     pub(super) group: usize,
-    block_groups: usize,
+    pub(super) block_groups: usize,
     /// Offset of the outer factors, and their bytes for a super-block.
     pub(super) outer: usize,
     pub(super) outer_bytes: usize,
@@ -132,7 +130,6 @@ impl StripReader {
     }
 
     /// The strip's layout.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn layout(&self) -> RowScaledStrip {
         self.layout
@@ -223,53 +220,4 @@ pub(super) unsafe fn block_lines<S: RowScaledDot, const UPPER: usize>(
     }
     // SAFETY: as the caller guarantees.
     unsafe { lines!(0 1 2 3 4 5 6 7) }
-}
-
-/// The integers of a packed strip.
-pub(super) fn plain_strip(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainStrip) {
-    let layout = RowScaledStrip::new(format, k);
-    assert_eq!(packed.len(), layout.bytes, "a strip");
-    let units = packed[..LINE].as_chunks::<4>().0;
-    out.units = std::array::from_fn(|r| f32::from_le_bytes(units[r]));
-    out.quants.clear();
-    out.factors.clear();
-    let mut reader = StripReader::new(packed.as_ptr(), &layout, 0);
-    for _ in 0..k / BLOCK {
-        // SAFETY: the strip has as many blocks, as its size says.
-        let (lines, factors) = unsafe {
-            match layout.quant {
-                Quant::Nibble => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
-                Quant::Five => plain_block::<1>(&mut reader, block_lines::<Generic, 1>),
-                Quant::Six => plain_block::<2>(&mut reader, block_lines::<Generic, 2>),
-                Quant::Byte => plain_block::<0>(&mut reader, quant_lines::<Generic, false>),
-                // The indices themselves.
-                Quant::Table => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
-            }
-        };
-        let quant = |i: usize, r: usize| lines[i / 4][4 * r + i % 4];
-        out.quants
-            .extend((0..BLOCK).map(|i| std::array::from_fn(|r| quant(i, r))));
-        out.factors.extend(&factors[..layout.block_groups]);
-    }
-}
-
-/// The lines of the next block's quants, and its factors.
-///
-/// # Safety
-/// As for [`StripReader::next`].
-unsafe fn plain_block<const UPPER: usize>(
-    reader: &mut StripReader,
-    lines: unsafe fn(Generic, *const u8) -> [[u8; LINE]; 8],
-) -> ([[u8; LINE]; 8], [[[i16; 2]; STRIP]; 2]) {
-    // SAFETY: as the caller guarantees.
-    unsafe {
-        let block = reader.next::<Generic, UPPER>(Generic, 1);
-        let lines = lines(Generic, block.quants);
-        let factors = |group: usize| {
-            let line = block.factors.add(group * LINE);
-            line.cast::<[[i16; 2]; STRIP]>().read_unaligned()
-        };
-        let later = BLOCK / reader.layout.group - 1;
-        (lines, [factors(0), factors(later)])
-    }
 }
