@@ -1,7 +1,7 @@
 //! What was measured, as a Markdown document and as JSON.
 
 use super::measure::{Record, Row, Table};
-use super::section::{ROWS, WANTED_READ_SHARE, What};
+use super::section::{WANTED_READ_SHARE, What};
 use crate::peers::turns::{median, range};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -143,9 +143,9 @@ impl Row {
                 "≥",
                 [self.tokens_per_second(), median(&self.other)].map(|rate| format!("{rate:.1}")),
             ),
-            What::Rows { .. } => {
+            What::Rows { rows, .. } => {
                 let [many, single] = [
-                    ROWS as f64 / self.tokens_per_second(),
+                    rows as f64 / self.tokens_per_second(),
                     1.0 / median(&self.other),
                 ];
                 let both = format!("{:.2} and {:.2} ms a step", many * 1e3, single * 1e3);

@@ -1,7 +1,7 @@
 //! Measuring: both sides of every test, round by round.
 
 use super::peer::{About, Peer, PeerKind};
-use super::section::{Files, ROWS, Section, Test, What};
+use super::section::{Files, Section, Test, What};
 use crate::peers::turns::{Kvark, Speed, median};
 use crate::peers::venv::Build;
 use anyhow::{Context, Result, bail};
@@ -21,6 +21,7 @@ impl Models {
         match section.files {
             Files::Main => std::slice::from_ref(&self.main),
             Files::Also => &self.also,
+            Files::Large => self.also.get(..1).unwrap_or_default(),
         }
     }
 }
@@ -62,7 +63,7 @@ impl Row {
             .map(|(kvark, other)| match self.test.what {
                 What::Speed(_) => kvark.tokens_per_second / other,
                 // Of times.
-                What::Rows { .. } => ROWS as f64 * other / kvark.tokens_per_second,
+                What::Rows { rows, .. } => rows as f64 * other / kvark.tokens_per_second,
             })
             .collect()
     }
@@ -180,8 +181,8 @@ impl Section {
                             }
                         }
                     }
-                    What::Rows { threads } => {
-                        let (many, single) = kvark.rows(file, threads, round)?;
+                    What::Rows { rows, threads } => {
+                        let (many, single) = kvark.rows(file, rows, threads, round)?;
                         row.kvark.push(many);
                         row.other.push(single.tokens_per_second);
                     }
@@ -231,8 +232,14 @@ impl Section {
 
 impl Kvark {
     /// A step of many rows and one of a single row, from one process; which comes first changes with the round.
-    fn rows(&mut self, model: &Path, threads: usize, round: u32) -> Result<(Speed, Speed)> {
-        let mut sizes = [ROWS, 1];
+    fn rows(
+        &mut self,
+        model: &Path,
+        rows: usize,
+        threads: usize,
+        round: u32,
+    ) -> Result<(Speed, Speed)> {
+        let mut sizes = [rows, 1];
         let turned = !round.is_multiple_of(2);
         if turned {
             sizes.reverse();

@@ -20,6 +20,8 @@ pub(super) enum Files {
     Main,
     /// Each of the others.
     Also,
+    /// The first of the others: a model of a billion parameters and more.
+    Large,
 }
 
 /// A row of a table.
@@ -37,12 +39,10 @@ pub(super) struct Test {
 pub(super) enum What {
     /// The speed of kvark with that of the peer.
     Speed(Case),
-    /// The time of a step of [`ROWS`] rows with that of one row, both of kvark.
-    Rows { threads: usize },
+    /// The time of a step of several rows with that of one row, both of kvark.
+    Rows { rows: usize, threads: usize },
 }
 
-/// As many rows as tree verification has in a step.
-pub(super) const ROWS: usize = 8;
 /// The share of the measured read bandwidth that decode is to reach where a ratio is wanted of it.
 pub(super) const WANTED_READ_SHARE: f64 = 0.6;
 
@@ -69,7 +69,7 @@ impl Test {
     pub(super) fn threads(&self) -> usize {
         match self.what {
             What::Speed(case) => case.threads,
-            What::Rows { threads } => threads,
+            What::Rows { threads, .. } => threads,
         }
     }
 
@@ -81,7 +81,7 @@ impl Test {
     pub(super) fn name(&self) -> String {
         let name = match self.what {
             What::Speed(case) => case.name(),
-            What::Rows { .. } => format!("{ROWS} rows against 1"),
+            What::Rows { rows, .. } => format!("{rows} rows against 1"),
         };
         match &self.cache[..] {
             "f16" => name,
@@ -98,17 +98,9 @@ impl Test {
     }
 }
 
-/// The tests of the project's record: the targets of every tier first.
+/// The tests of the project's record, with its targets.
 pub(super) fn record() -> Vec<Section> {
     let (one, two) = (On { threads: 1 }, On { threads: 2 });
-    let targets = |prefill, decode, rows| {
-        vec![
-            two.prompt(512).wanted(prefill),
-            two.text(0).wanted(decode),
-            two.text(4096).wanted(decode),
-            two.rows().wanted(rows),
-        ]
-    };
     let section = |title, tier: Option<&str>, files, tests| Section {
         title,
         tier: tier.map(str::to_owned),
@@ -116,48 +108,83 @@ pub(super) fn record() -> Vec<Section> {
         peer: PeerKind::Llama,
         tests,
     };
-    let main = Files::Main;
+    let (main, large) = (Files::Main, Files::Large);
+    // Few rows on tiles: batches, branches, verification and short prompts.
+    let few = [two.rows(8).wanted(1.5), two.rows(16).wanted(1.9)];
+    let with_few = |tests: &[Test]| [tests, &few[..]].concat();
     vec![
-        section("Matrix tiles", Some("amx"), main, targets(10.0, 3.0, 1.4)),
+        section(
+            "Matrix tiles",
+            Some("amx"),
+            main,
+            with_few(&[
+                two.prompt(512).wanted(14.0),
+                two.prompt(2048).wanted(10.0),
+                two.text(0),
+                two.text(4096),
+            ]),
+        ),
         section(
             "AVX-512 with VNNI, no tiles",
             Some("avx512vnni"),
             main,
-            targets(4.0, 2.5, 2.0),
+            vec![
+                two.prompt(512).wanted(4.0),
+                two.text(0).wanted(2.5),
+                two.rows(8).wanted(1.9),
+            ],
         ),
         section(
             "AVX2 only, on both sides",
             Some("avx2"),
             main,
-            targets(1.5, 1.5, 4.0),
+            vec![two.prompt(512).wanted(1.5), two.text(0).wanted(1.5)],
         ),
         section(
             "Other lengths and storages",
             None,
             main,
-            vec![
-                two.prompt(128),
-                two.prompt(2048),
-                two.text(512),
-                two.text(4096).kv("q8"),
-            ],
+            vec![two.prompt(128), two.text(512), two.text(2048).kv("q8")],
         ),
         section("One thread", None, main, vec![one.prompt(512), one.text(0)]),
         section(
-            "Other files",
-            None,
-            Files::Also,
-            vec![two.prompt(256), two.prompt(512), two.text(0).wanted(1.5)],
+            "A large model, matrix tiles",
+            Some("amx"),
+            large,
+            with_few(&[
+                two.prompt(256).wanted(6.0),
+                two.prompt(512).wanted(6.0),
+                two.text(0),
+                two.text(2048),
+            ]),
+        ),
+        section(
+            "A large model, AVX-512 with VNNI, no tiles",
+            Some("avx512vnni"),
+            large,
+            vec![two.prompt(256).wanted(3.0)],
+        ),
+        section(
+            "A large model, AVX2 only, on both sides",
+            Some("avx2"),
+            large,
+            vec![two.prompt(256).wanted(1.5)],
         ),
         Section {
             peer: PeerKind::Openvino,
             ..section(
-                "Other files beside OpenVINO GenAI",
+                "A large model beside OpenVINO GenAI",
                 None,
-                Files::Also,
+                large,
                 vec![two.prompt(256).wanted(1.4), two.prompt(512).wanted(1.4)],
             )
         },
+        section(
+            "Other files",
+            None,
+            Files::Also,
+            with_few(&[two.prompt(512), two.text(0).wanted(1.5)]),
+        ),
     ]
 }
 
@@ -187,12 +214,12 @@ impl On {
         })
     }
 
-    fn rows(self) -> Test {
+    fn rows(self, rows: usize) -> Test {
         let threads = self.threads;
-        let what = What::Rows { threads };
+        let what = What::Rows { rows, threads };
         Test {
             what,
-            ..self.prompt(ROWS)
+            ..self.prompt(rows)
         }
     }
 }
@@ -206,8 +233,8 @@ mod tests {
         let two = On { threads: 2 };
         assert!(two.text(0).wanted(3.0).is_met_by(3.0));
         assert!(!two.text(0).wanted(3.0).is_met_by(2.9));
-        assert!(two.rows().wanted(1.4).is_met_by(1.3));
-        assert!(!two.rows().wanted(1.4).is_met_by(1.5));
+        assert!(two.rows(8).wanted(1.4).is_met_by(1.3));
+        assert!(!two.rows(8).wanted(1.4).is_met_by(1.5));
         assert!(two.prompt(128).is_met_by(0.1));
     }
 
@@ -216,6 +243,6 @@ mod tests {
         let two = On { threads: 2 };
         assert_eq!(two.text(4096).name(), "tg64@d4096");
         assert_eq!(two.text(4096).kv("q8").name(), "tg64@d4096, KV in q8");
-        assert_eq!(two.rows().name(), "8 rows against 1");
+        assert_eq!(two.rows(8).name(), "8 rows against 1");
     }
 }
