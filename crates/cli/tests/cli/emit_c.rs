@@ -1,6 +1,7 @@
 //! `kvark emit-c`: the C programs compute the same bits as kvark's generic tier.
 
 mod memory;
+mod tokenizer;
 
 use crate::support::Folder;
 use kvark::RunnerOptions;
