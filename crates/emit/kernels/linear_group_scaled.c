@@ -50,15 +50,13 @@ static void group_scaled_quantise(const float *x, struct group_scaled_row to, co
 /* The scales of sixteen rows of a block. */
 static inline void group_scaled_scales(const uint8_t *scales, const struct group_scaled *format, size_t k, size_t block, float *to)
 {
-    if (format->two_level) {
-        const uint8_t *outer = scales + block / 8 * 32;
-        const int8_t *inner = (const int8_t *)(scales + k / 256 * 32 + block * 16);
+    uint16_t halves[LANES];
+    memcpy(halves, scales + (format->two_level ? block / 8 : block) * sizeof halves, sizeof halves);
+    for (int r = 0; r < LANES; r++)
+        to[r] = half_to_float(halves[r]);
+    if (format->two_level)
         for (int r = 0; r < LANES; r++)
-            to[r] = load_half(outer + 2 * r) * (float)inner[r];
-    } else {
-        for (int r = 0; r < LANES; r++)
-            to[r] = load_half(scales + block * 32 + 2 * r);
-    }
+            to[r] *= (float)(int8_t)scales[k / 256 * 32 + block * 16 + r];
 }
 
 static inline void group_scaled_add(const uint8_t *strip, const struct group_scaled *format, size_t k, size_t block,
@@ -67,32 +65,16 @@ static inline void group_scaled_add(const uint8_t *strip, const struct group_sca
     float scales[LANES];
     group_scaled_scales(strip + k / 32 * (format->table ? 256 : 512), format, k, block, scales);
     for (int r = 0; r < LANES; r++)
-        out[r] = (float)(sums[r % 4 * 4 + r / 4] + x->offset) * (scales[r] * x->scale) + out[r];
+        out[r] = (float)(sums[r] + x->offset) * (scales[r] * x->scale) + out[r];
 }
 
-/* The quants of an input of a block, times its activation, added to the sums of rows 0, 4, 8, 12, of rows 1, 5, 9, 13 and so
- * on. */
-static inline void group_scaled_dot(const uint8_t *block, int table, int i, int32_t x, int32_t *sums)
-{
-    uint8_t quants[LANES];
-    if (table)
-        for (int r = 0; r < LANES; r++)
-            quants[r] = IQ4_TABLE[i < 16 ? block[i * 16 + r] & 15 : block[(i - 16) * 16 + r] >> 4];
-    else
-        memcpy(quants, block + i * 16, sizeof quants);
 #ifdef HAS_LANES
-    u32_lanes bytes;
-    i32_lanes lanes[4];
-    memcpy(&bytes, quants, sizeof bytes);
-    memcpy(lanes, sums, sizeof lanes);
-    for (int part = 0; part < 4; part++)
-        lanes[part] += (i32_lanes)(bytes >> (8 * part) & 255) * x;
-    memcpy(sums, lanes, sizeof lanes);
+typedef uint8_t u8_strip __attribute__((vector_size(16)));
+typedef uint16_t u16_strip __attribute__((vector_size(32)));
+typedef int32_t i32_strip __attribute__((vector_size(64)));
 #else
-    for (int r = 0; r < LANES; r++)
-        sums[r % 4 * 4 + r / 4] += quants[r] * x;
+typedef uint8_t u8_strip[LANES];
 #endif
-}
 
 static inline void group_scaled_strip(const uint8_t *strip, struct group_scaled_row x, const struct group_scaled *format, size_t k,
                                       int table, float *out)
@@ -102,8 +84,25 @@ static inline void group_scaled_strip(const uint8_t *strip, struct group_scaled_
     for (size_t block = 0; block < k / 32; block++) {
         const uint8_t *quants = strip + block * (table ? 256 : 512);
         int32_t sums[LANES] = {0};
-        for (int i = 0; i < 32; i++)
-            group_scaled_dot(quants, table, i, x.values[block * 32 + i], sums);
+#ifdef HAS_LANES
+        i32_strip totals = {0};
+#endif
+        for (int i = 0; i < 32; i++) {
+            u8_strip bytes;
+            if (table)
+                for (int r = 0; r < LANES; r++)
+                    bytes[r] = IQ4_TABLE[i < 16 ? quants[i * 16 + r] & 15 : quants[(i - 16) * 16 + r] >> 4];
+            else
+                memcpy(&bytes, quants + i * 16, sizeof bytes);
+#ifdef HAS_LANES
+            totals += __builtin_convertvector(__builtin_convertvector(bytes, u16_strip), i32_strip) * (int32_t)x.values[block * 32 + i];
+        }
+        memcpy(sums, &totals, sizeof sums);
+#else
+            for (int r = 0; r < LANES; r++)
+                sums[r] += bytes[r] * x.values[block * 32 + i];
+        }
+#endif
         group_scaled_add(strip, format, k, block, x.terms + block, sums, out);
     }
 }
