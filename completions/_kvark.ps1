@@ -373,6 +373,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads of the program')
             [CompletionResult]::new('--max-bytes', '--max-bytes', [CompletionResultType]::ParameterName, 'Fail if state and weights need more than SIZE, such as 800M or 2G')
             [CompletionResult]::new('--static', '--static', [CompletionResultType]::ParameterName, 'Make the state a static buffer, so that the program allocates nothing')
+            [CompletionResult]::new('--tokenizer', '--tokenizer', [CompletionResultType]::ParameterName, 'Emit the tokenizer too, so that the program takes and prints text')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             break

@@ -625,7 +625,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__emit__subcmd__c)
-            opts="-m -o -c -b -t -h --model --hf-repo --output --ctx-size --batch-size --cache-type-k --cache-type-v --threads --static --max-bytes --help"
+            opts="-m -o -c -b -t -h --model --hf-repo --output --ctx-size --batch-size --cache-type-k --cache-type-v --threads --static --max-bytes --tokenizer --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -361,6 +361,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --threads 'Number of threads of the program'
             cand --max-bytes 'Fail if state and weights need more than SIZE, such as 800M or 2G'
             cand --static 'Make the state a static buffer, so that the program allocates nothing'
+            cand --tokenizer 'Emit the tokenizer too, so that the program takes and prints text'
             cand -h 'Print help'
             cand --help 'Print help'
         }

@@ -300,6 +300,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d '
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s t -l threads -d 'Number of threads of the program' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l max-bytes -d 'Fail if state and weights need more than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l static -d 'Make the state a static buffer, so that the program allocates nothing'
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l tokenizer -d 'Emit the tokenizer too, so that the program takes and prints text'
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r

@@ -82,9 +82,9 @@ const LAYERS: &[Layer] = &[
         ..layer("cuda", &["base", "kv", "graph", "backend"])
     },
     Layer {
-        // The C is compared with the CPU's own results.
-        tests_use: &["backend"],
-        ..layer("emit", &["base", "kv", "graph", "cpu"])
+        // The C is compared with the CPU's own results, and with tokenizers of real files.
+        tests_use: &["backend", "import"],
+        ..layer("emit", &["base", "kv", "text", "graph", "cpu"])
     },
     layer(
         "runtime",

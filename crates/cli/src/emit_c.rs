@@ -15,13 +15,15 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(
     after_help = "DIR gets model.h (all offsets as constants), model.c (one call per node), kernels.c (portable C11), weights.bin, \
-layout.map (the offsets as a table), main.c (reads and prints token ids) and a Makefile. The program needs libc and libm only, \
+layout.map (the offsets as a table), main.c (reads and prints token ids) and a Makefile. With --tokenizer it also gets tokenizer.c, \
+tokenizer.h and tokenizer.bin, and main.c takes text by -p. The program needs libc and libm only, \
 allocates once before the first token, and computes the same bits as kvark with KVARK_ISA=generic. Its state has the offsets of \
 `kvark plan --map -t 1` with the same options.
 
 Examples:
   kvark emit-c -o smollm2 -c 1024 && make -C smollm2
   kvark tokenize -p \"The capital of France is\" | (cd smollm2 && ./model -n 16)
+  kvark emit-c -o smollm2 -c 1024 --tokenizer && make -C smollm2 && (cd smollm2 && ./model -p \"The capital of France is\")
   kvark emit-c model.gguf -o model -c 512 -b 64 --cache-type-k f32 --cache-type-v f32 --static"
 )]
 pub(crate) struct EmitC {
@@ -51,12 +53,16 @@ pub(crate) struct EmitC {
     /// Fail if state and weights need more than SIZE, such as 800M or 2G
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     max_bytes: Option<u64>,
+    /// Emit the tokenizer too, so that the program takes and prints text
+    #[arg(long)]
+    tokenizer: bool,
 }
 
 impl EmitC {
     pub(crate) fn execute(self) -> Result<()> {
         let context = self.ctx_size.map(|n| n as usize);
-        let artifact = kvark::model::open_artifact(&self.model.path()?, context)?;
+        let path = self.model.path()?;
+        let artifact = kvark::model::open_artifact(&path, context)?;
         args::warn_of_context(&artifact.facts, self.ctx_size);
         let planned = PlannedModel::try_from(&artifact)?;
         // The program computes in the order of the generic tier, on one thread.
@@ -69,6 +75,10 @@ impl EmitC {
             None,
         )?;
         let offsets = plan.state_offsets();
+        let tokenizer = match self.tokenizer {
+            true => Some(kvark::model::open_tokenizer(&path)?),
+            false => None,
+        };
         let program_plan = ProgramPlan {
             name: artifact.name.as_deref().unwrap_or(&artifact.architecture),
             graph: planned.graph(),
@@ -86,6 +96,7 @@ impl EmitC {
             },
             max_step: plan.step.tokens,
             vocab: artifact.facts.vocab_size,
+            tokenizer: tokenizer.as_ref(),
         };
         let options = EmitOptions {
             static_state: self.static_state,
@@ -125,10 +136,14 @@ impl EmitC {
         }
         let (state, weights) = (program.state_bytes() as u64, program.weight_bytes() as u64);
         output::note(&format!(
-            "{}: {} of state, {} of weights; build it with: make -C {}",
+            "{}: {} of state, {} of weights{}; build it with: make -C {}",
             self.output.display(),
             output::bytes(state),
             output::bytes(weights),
+            match program.tokenizer_bytes() {
+                0 => String::new(),
+                tables => format!(", {} of tokenizer", output::bytes(tables as u64)),
+            },
             self.output.display()
         ));
         Ok(())

@@ -21,12 +21,9 @@ enum { LANES = 16 };
 /* Runs a task on parts of `count` pieces, which are independent. */
 @parallel@
 
-#if !defined(NO_LANES) && defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-/* GCC and Clang have vectors in C; other compilers are left to find them in loops. */
+#if !defined(NO_LANES) && (__GNUC__ >= 9 || defined(__clang__)) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+/* GCC (from 9 on) and Clang have vectors in C; other compilers are left to find them in loops. */
 #define HAS_LANES 1
-typedef uint16_t u16_lanes __attribute__((vector_size(16)));
-typedef int32_t i32_lanes __attribute__((vector_size(16)));
-typedef uint32_t u32_lanes __attribute__((vector_size(16)));
 #endif
 
 #define LOG2_E 1.44269504088896340735992468100189214f

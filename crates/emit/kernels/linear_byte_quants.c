@@ -35,7 +35,9 @@ static inline void byte_quants_block(const uint8_t *block, int table, const int8
     for (int i = 0; i < 32; i++) {
         i8_rows quants;
         byte_quants_at(block, table, i, (int8_t *)&quants);
-        i32_rows weights = (__builtin_convertvector(quants, i32_rows) * factors + 64) >> 7;
+        /* By way of two bytes: GCC converts single bytes to four one by one. */
+        i16_rows wide = __builtin_convertvector(quants, i16_rows);
+        i32_rows weights = (__builtin_convertvector(wide, i32_rows) * factors + 64) >> 7;
         highs += weights * (int32_t)x_high[i];
         lows += weights * (int32_t)x_low[i];
     }

@@ -67,103 +67,107 @@ static void row_scaled_quantise(const float *x, struct row_scaled_row to, size_t
     }
 }
 
-/* The sums of a chunk: of rows 0, 2, 4, 6, of rows 1, 3, 5, 7, of rows 8, 10 and so on, for the high and the low bytes. */
+/* The tokens that a strip is multiplied with at once: its quants are expanded once for all of them. */
+enum { ROW_SCALED_TOKENS = 4 };
+
+/* The sums of a chunk for the high and the low bytes. */
 struct row_scaled_totals {
     int32_t high[LANES], low[LANES];
 };
 
-static inline int row_scaled_lane(int row)
-{
-    return row / 8 * 8 + row % 2 * 4 + row % 8 / 2;
-}
-
 #ifdef HAS_LANES
-/* Adds the sums of eight rows of a group, scaled and with its mins. */
-static inline void row_scaled_add(int32_t *totals, const u16_lanes *sums, const int16_t *factors, int32_t activations)
+typedef int16_t i16_eight __attribute__((vector_size(16)));
+typedef uint16_t u16_eight __attribute__((vector_size(16)));
+typedef int32_t i32_eight __attribute__((vector_size(32)));
+typedef uint32_t u32_eight __attribute__((vector_size(32)));
+typedef uint16_t u16_pairs __attribute__((vector_size(32)));
+
+/* The quants of an input, or of two: the bytes of rows 0 and 8 twice, then those of rows 1 and 9 and so on. */
+static inline void row_scaled_load(const uint8_t *quants, u16_pairs *to)
 {
-    i32_lanes both, scales, mins, even, odd;
-    memcpy(&both, sums, sizeof both);
-    memcpy(&scales, factors, sizeof scales);
-    memcpy(&mins, factors + LANES, sizeof mins);
-    memcpy(&even, totals, sizeof even);
-    memcpy(&odd, totals + 4, sizeof odd);
-    even += ((i32_lanes)((u32_lanes)scales << 16) >> 16) * ((i32_lanes)((u32_lanes)both << 16) >> 16) +
-            ((i32_lanes)((u32_lanes)mins << 16) >> 16) * activations;
-    odd += (scales >> 16) * (both >> 16) + (mins >> 16) * activations;
-    memcpy(totals, &even, sizeof even);
-    memcpy(totals + 4, &odd, sizeof odd);
+    u16_eight both;
+    memcpy(&both, quants, sizeof both);
+    u32_eight once = __builtin_convertvector(both, u32_eight);
+    *to = (u16_pairs)(once | once << 16);
 }
 
-/* Adds a block of sixteen rows. The sums of a group of centred quants fit sixteen bits. */
-static inline void row_scaled_block(const uint8_t *quants, const int8_t *x_high, const int8_t *x_low, struct row_scaled format,
-                                    const int32_t *activations, struct row_scaled_totals *totals)
+/* Adds the sums of eight rows of a group, scaled and with its mins. A pair has the sums of the high and the low bytes. */
+static inline void row_scaled_add(struct row_scaled_totals *totals, int row, const u16_pairs *pairs, const int16_t *factors,
+                                  const int32_t *activations)
 {
-    /* Of the first and last sixteen inputs, for rows 0 to 7 and 8 to 15. */
-    u16_lanes high[2][2] = {{{0}}}, low[2][2] = {{{0}}};
-    for (int i = 0; i < 16; i++) {
-        u16_lanes first, last;
-        memcpy(&first, quants + 16 * i, sizeof first);
-        uint16_t first_high = (uint16_t)x_high[i], first_low = (uint16_t)x_low[i];
-        uint16_t last_high = (uint16_t)x_high[i + 16], last_low = (uint16_t)x_low[i + 16];
-        uint16_t mask = 255;
-        if (format.wide) {
-            memcpy(&last, quants + 256 + 16 * i, sizeof last);
-        } else {
-            last = first >> 4;
-            mask = 15;
-        }
-        u16_lanes quant = first & mask;
-        high[0][0] += quant * first_high;
-        low[0][0] += quant * first_low;
-        quant = last & mask;
-        high[1][0] += quant * last_high;
-        low[1][0] += quant * last_low;
-        quant = first >> 8 & mask;
-        high[0][1] += quant * first_high;
-        low[0][1] += quant * first_low;
-        quant = last >> 8 & mask;
-        high[1][1] += quant * last_high;
-        low[1][1] += quant * last_low;
-    }
+    i16_eight scales, mins;
+    i32_eight sums, high, low;
+    memcpy(&sums, pairs, sizeof sums);
+    memcpy(&scales, factors + row, sizeof scales);
+    memcpy(&mins, factors + LANES + row, sizeof mins);
+    memcpy(&high, totals->high + row, sizeof high);
+    memcpy(&low, totals->low + row, sizeof low);
+    i32_eight scale = __builtin_convertvector(scales, i32_eight), min = __builtin_convertvector(mins, i32_eight);
+    high += scale * ((i32_eight)((u32_eight)sums << 16) >> 16) + min * activations[0];
+    low += scale * (sums >> 16) + min * activations[1];
+    memcpy(totals->high + row, &high, sizeof high);
+    memcpy(totals->low + row, &low, sizeof low);
+}
+
+/* Adds a block of sixteen rows for some tokens. The sums of a group of centred quants fit sixteen bits. */
+static inline void row_scaled_block(const uint8_t *quants, const struct row_scaled_row *x, int tokens, size_t block,
+                                    struct row_scaled format, struct row_scaled_totals *totals)
+{
+    /* Of the groups, for rows 0 to 7 and 8 to 15. */
+    u16_pairs sums[ROW_SCALED_TOKENS][2][2] = {{{{0}}}};
+    uint32_t pairs[ROW_SCALED_TOKENS][32];
     const int16_t *factors = (const int16_t *)(quants + (format.wide ? 512 : 256));
-    for (int rows = 0; rows < 2; rows++) {
-        int at = 8 * rows;
-        if (format.group == 32) {
-            high[0][rows] += high[1][rows];
-            low[0][rows] += low[1][rows];
-        } else {
-            high[1][rows] -= (uint16_t)(format.centre * activations[2]);
-            low[1][rows] -= (uint16_t)(format.centre * activations[3]);
-            row_scaled_add(totals->high + at, &high[1][rows], factors + 32 + at, activations[2]);
-            row_scaled_add(totals->low + at, &low[1][rows], factors + 32 + at, activations[3]);
-        }
-        high[0][rows] -= (uint16_t)(format.centre * activations[0]);
-        low[0][rows] -= (uint16_t)(format.centre * activations[1]);
-        row_scaled_add(totals->high + at, &high[0][rows], factors + at, activations[0]);
-        row_scaled_add(totals->low + at, &low[0][rows], factors + at, activations[1]);
+    for (int t = 0; t < tokens; t++)
+        for (int i = 0; i < 32; i++)
+            pairs[t][i] = (uint16_t)x[t].high[block * 32 + i] | (uint32_t)x[t].low[block * 32 + i] << 16;
+    for (int i = 0; i < 16; i++) {
+        u16_pairs first, last;
+        uint16_t mask = format.wide ? 255 : 15;
+        row_scaled_load(quants + 16 * i, &first);
+        last = first >> 4;
+        if (format.wide)
+            row_scaled_load(quants + 256 + 16 * i, &last);
+        u16_pairs rows[2][2] = {{first & mask, first >> 8 & mask}, {last & mask, last >> 8 & mask}};
+        for (int t = 0; t < tokens; t++)
+            for (int half = 0; half < 2; half++) {
+                u16_pairs pair = (u16_pairs)((u32_eight){0} + pairs[t][16 * half + i]);
+                int group = format.group == 32 ? 0 : half;
+                sums[t][group][0] += rows[half][0] * pair;
+                sums[t][group][1] += rows[half][1] * pair;
+            }
     }
+    for (int t = 0; t < tokens; t++)
+        for (int group = 0; group < (format.group == 32 ? 1 : 2); group++) {
+            const int32_t *activations = x[t].sums + 2 * (block * 32 / format.group + group);
+            uint32_t centre = (uint16_t)(format.centre * activations[0]) | (uint32_t)(format.centre * activations[1]) << 16;
+            for (int rows = 0; rows < 2; rows++) {
+                sums[t][group][rows] -= (u16_pairs)((u32_eight){0} + centre);
+                row_scaled_add(totals + t, 8 * rows, &sums[t][group][rows], factors + 32 * group, activations);
+            }
+        }
 }
 #else
-/* Adds a block of sixteen rows. */
-static inline void row_scaled_block(const uint8_t *quants, const int8_t *x_high, const int8_t *x_low, struct row_scaled format,
-                                    const int32_t *activations, struct row_scaled_totals *totals)
+/* Adds a block of sixteen rows for some tokens. */
+static inline void row_scaled_block(const uint8_t *quants, const struct row_scaled_row *x, int tokens, size_t block,
+                                    struct row_scaled format, struct row_scaled_totals *totals)
 {
-    for (size_t g = 0; g < 32 / format.group; g++) {
-        const int16_t *factors = (const int16_t *)(quants + (format.wide ? 512 : 256)) + g * 2 * LANES;
-        for (int r = 0; r < LANES; r++) {
-            int32_t high = 0, low = 0;
-            for (size_t i = g * format.group; i < (g + 1) * format.group; i++) {
-                int quant = quants[(format.wide ? i : i % 16) * 16 + r % 8 * 2 + r / 8];
-                if (!format.wide)
-                    quant = i < 16 ? quant & 15 : quant >> 4;
-                high += (quant - (int)format.centre) * x_high[i];
-                low += (quant - (int)format.centre) * x_low[i];
+    for (int t = 0; t < tokens; t++)
+        for (size_t g = 0; g < 32 / format.group; g++) {
+            const int16_t *factors = (const int16_t *)(quants + (format.wide ? 512 : 256)) + g * 2 * LANES;
+            const int32_t *activations = x[t].sums + 2 * (block * 32 / format.group + g);
+            for (int r = 0; r < LANES; r++) {
+                int32_t high = 0, low = 0;
+                for (size_t i = g * format.group; i < (g + 1) * format.group; i++) {
+                    int quant = quants[(format.wide ? i : i % 16) * 16 + r % 8 * 2 + r / 8];
+                    if (!format.wide)
+                        quant = i < 16 ? quant & 15 : quant >> 4;
+                    high += (quant - (int)format.centre) * x[t].high[block * 32 + i];
+                    low += (quant - (int)format.centre) * x[t].low[block * 32 + i];
+                }
+                totals[t].high[r] += factors[r] * high + factors[LANES + r] * activations[0];
+                totals[t].low[r] += factors[r] * low + factors[LANES + r] * activations[1];
             }
-            int lane = row_scaled_lane(r);
-            totals->high[lane] += factors[r] * high + factors[LANES + r] * activations[2 * g];
-            totals->low[lane] += factors[r] * low + factors[LANES + r] * activations[2 * g + 1];
         }
-    }
 }
 #endif
 
@@ -172,27 +176,26 @@ static size_t row_scaled_stride(struct row_scaled format)
     return (format.wide ? 512 : 256) + 32 / format.group * 64;
 }
 
-static void row_scaled_strip(const uint8_t *strip, struct row_scaled_row x, size_t k, struct row_scaled format, float *out)
+static inline void row_scaled_strip(const uint8_t *strip, const struct row_scaled_row *x, int tokens, size_t k,
+                                    struct row_scaled format, float (*out)[LANES])
 {
     size_t stride = row_scaled_stride(format);
-    for (int r = 0; r < LANES; r++)
-        out[r] = 0.0f;
-    for (size_t chunk = 0; chunk < row_scaled_chunks(k); chunk++) {
-        struct row_scaled_totals totals = {{0}, {0}};
-        size_t start = row_scaled_chunk_start(k, chunk) / 32, end = row_scaled_chunk_start(k, chunk + 1) / 32;
-        for (size_t block = start; block < end; block++) {
-            const int32_t *activations = x.sums + 2 * (block * 32 / format.group);
-            row_scaled_block(strip + block * stride, x.high + block * 32, x.low + block * 32, format, activations, &totals);
-        }
-        for (int r = 0; r < LANES; r++) {
-            int lane = row_scaled_lane(r);
-            float total = (float)totals.high[lane] * 128.0f + (float)totals.low[lane];
-            out[r] = total * x.scales[chunk] + out[r];
-        }
-    }
     const float *units = (const float *)(strip + k / 32 * stride);
-    for (int r = 0; r < LANES; r++)
-        out[r] *= units[r];
+    memset(out, 0, (size_t)tokens * sizeof *out);
+    for (size_t chunk = 0; chunk < row_scaled_chunks(k); chunk++) {
+        struct row_scaled_totals totals[ROW_SCALED_TOKENS] = {{{0}, {0}}};
+        size_t start = row_scaled_chunk_start(k, chunk) / 32, end = row_scaled_chunk_start(k, chunk + 1) / 32;
+        for (size_t block = start; block < end; block++)
+            row_scaled_block(strip + block * stride, x, tokens, block, format, totals);
+        for (int t = 0; t < tokens; t++)
+            for (int r = 0; r < LANES; r++) {
+                float total = (float)totals[t].high[r] * 128.0f + (float)totals[t].low[r];
+                out[t][r] = total * x[t].scales[chunk] + out[t][r];
+            }
+    }
+    for (int t = 0; t < tokens; t++)
+        for (int r = 0; r < LANES; r++)
+            out[t][r] *= units[r];
 }
 
 struct row_scaled_task {
@@ -204,23 +207,40 @@ struct row_scaled_task {
     struct row_scaled format;
 };
 
+/* Makes the format a constant, so that loops over groups and tokens are unrolled. */
+static inline void row_scaled_outputs(const uint8_t *strip, const struct row_scaled_row *x, int tokens, size_t k,
+                                      struct row_scaled format, float (*out)[LANES])
+{
+    if (format.group == 32 && format.wide)
+        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){32, format.centre, 1}, out);
+    else if (format.group == 32)
+        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){32, 0, 0}, out);
+    else if (format.wide)
+        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){16, format.centre, 1}, out);
+    else
+        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){16, 0, 0}, out);
+}
+
 static void row_scaled_strips(const void *context, size_t begin, size_t end)
 {
     const struct row_scaled_task *t = context;
-    struct row_scaled wide = {t->format.group, t->format.centre, 1}, narrow = {t->format.group, 0, 0};
     size_t strip_bytes = t->k / 32 * row_scaled_stride(t->format) + 64;
     for (size_t first = begin * LANES; first < end * LANES && first < t->n; first += LANES) {
         size_t count = t->n - first < LANES ? t->n - first : LANES;
         const uint8_t *strip = t->weight + first / LANES * strip_bytes;
-        for (size_t row = 0; row < t->m; row++) {
-            float lanes[LANES], *to = t->out + row * t->n + first;
-            struct row_scaled_row x = row_scaled_at(t->scratch, row, t->k, t->format.group);
-            if (t->format.wide)
-                row_scaled_strip(strip, x, t->k, wide, lanes);
+        for (size_t row = 0; row < t->m;) {
+            struct row_scaled_row x[ROW_SCALED_TOKENS];
+            float lanes[ROW_SCALED_TOKENS][LANES];
+            int tokens = t->m - row < ROW_SCALED_TOKENS ? 1 : ROW_SCALED_TOKENS;
+            for (int i = 0; i < tokens; i++)
+                x[i] = row_scaled_at(t->scratch, row + i, t->k, t->format.group);
+            if (tokens == 1)
+                row_scaled_outputs(strip, x, 1, t->k, t->format, lanes);
             else
-                row_scaled_strip(strip, x, t->k, narrow, lanes);
-            for (size_t r = 0; r < count; r++)
-                to[r] = t->bias ? lanes[r] + t->bias[first + r] : lanes[r];
+                row_scaled_outputs(strip, x, ROW_SCALED_TOKENS, t->k, t->format, lanes);
+            for (int i = 0; i < tokens; i++, row++)
+                for (size_t r = 0; r < count; r++)
+                    t->out[row * t->n + first + r] = t->bias ? lanes[i][r] + t->bias[first + r] : lanes[i][r];
         }
     }
 }

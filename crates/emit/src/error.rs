@@ -24,6 +24,9 @@ pub enum EmitErrorKind {
     /// The graph as a whole cannot be emitted.
     #[error("the model cannot be emitted: {0}")]
     Graph(String),
+    /// The tokenizer has no C.
+    #[error("the tokenizer cannot be emitted: {0}")]
+    Tokenizer(text::TextError),
     /// The program needs more memory than is allowed.
     #[error("the program needs {needed} bytes, {state} of state and {weights} of weights; {limit}")]
     TooLarge {

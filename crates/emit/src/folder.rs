@@ -13,7 +13,7 @@ pub(crate) const WEIGHTS: &str = "weights.bin";
 /// Writes the files and the weights to a new folder and renames it to `folder`.
 pub(crate) fn write(
     folder: &Path,
-    files: &[(&'static str, String)],
+    files: &[(&str, &[u8])],
     weights: impl FnOnce(&Path) -> Result<(), EmitError>,
 ) -> Result<(), EmitError> {
     let replaced = check(folder)?;
@@ -62,15 +62,15 @@ fn beside(folder: &Path, ending: &str) -> Result<PathBuf, EmitError> {
 
 fn make(
     partial: &Path,
-    files: &[(&'static str, String)],
+    files: &[(&str, &[u8])],
     weights: impl FnOnce(&Path) -> Result<(), EmitError>,
 ) -> Result<(), EmitError> {
     let _ = fs::remove_dir_all(partial);
     fs::create_dir(partial).map_err(|e| at(partial, e))?;
     weights(&partial.join(WEIGHTS))?;
-    for (name, text) in files {
+    for (name, bytes) in files {
         let path = partial.join(name);
-        fs::write(&path, text).map_err(|e| at(&path, e))?;
+        fs::write(&path, bytes).map_err(|e| at(&path, e))?;
     }
     Ok(())
 }
@@ -111,14 +111,14 @@ mod tests {
     fn a_folder_is_whole_or_not_there() {
         let parent = folder("whole");
         let target = parent.join("out");
-        let files = [("layout.map", "one".to_owned())];
+        let files = [("layout.map", "one".as_bytes())];
         let good = |path: &Path| fs::write(path, "weights").map_err(|e| at(path, e));
         let bad = |_: &Path| Err(EmitErrorKind::Interrupted.into());
         assert!(write(&target, &files, bad).is_err());
         assert_eq!(listed(&parent), [""; 0]);
         write(&target, &files, good).unwrap();
         assert_eq!(listed(&target), ["layout.map", "weights.bin"]);
-        let files = [("layout.map", "two".to_owned())];
+        let files = [("layout.map", "two".as_bytes())];
         assert!(write(&target, &files, bad).is_err());
         assert_eq!(
             fs::read_to_string(target.join("layout.map")).unwrap(),

@@ -2,21 +2,31 @@
 
 use crate::calls::Calls;
 use crate::program::{ProgramKind, ProgramPlan, StateLayout};
+use crate::tokenizer::TokenizerProgram;
 use base::size_text;
 use kv::SideLayout;
 use std::fmt::Write;
 
-/// The table of the state, then that of the weights.
-pub(crate) fn text(plan: &ProgramPlan<'_>, calls: &Calls<'_>, layout: &StateLayout) -> String {
+/// The table of the state, then those of the weights and the tokenizer.
+pub(crate) fn text(
+    plan: &ProgramPlan<'_>,
+    calls: &Calls<'_>,
+    layout: &StateLayout,
+    tokenizer: Option<&TokenizerProgram>,
+) -> String {
     let mut text = String::new();
     let regions = &plan.regions;
     let _ = writeln!(text, "MEMORY\n{:-<96}", "");
     let (state, weights) = (layout.bytes, calls.weights.bytes());
+    let tables = tokenizer.map(|program| ("tokenizer.bin", program.tables().len()));
     for (name, bytes) in [
         ("state", state),
         ("weights.bin", weights),
         ("in all", state.saturating_add(weights)),
-    ] {
+    ]
+    .into_iter()
+    .chain(tables)
+    {
         let _ = writeln!(
             text,
             "{name:<14} {bytes:>16} bytes  ({})",
@@ -108,6 +118,14 @@ pub(crate) fn text(plan: &ProgramPlan<'_>, calls: &Calls<'_>, layout: &StateLayo
             &weight.name,
             &weight.shape,
         );
+    }
+    if let Some(tokenizer) = tokenizer {
+        text += "\nTOKENIZER\n";
+        head(&mut text);
+        for section in &tokenizer.sections {
+            let (name, shape) = (&section.name, &section.shape);
+            row(&mut text, section.offset, section.bytes, name, shape);
+        }
     }
     text
 }

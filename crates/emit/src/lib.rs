@@ -14,7 +14,9 @@ mod layout_map;
 mod names;
 mod program;
 mod sources;
+mod tokenizer;
 mod weights;
 
 pub use error::{EmitError, EmitErrorKind};
 pub use program::{EmitOptions, Program, ProgramPlan, Regions};
+pub use tokenizer::TokenizerProgram;

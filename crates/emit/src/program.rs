@@ -4,12 +4,14 @@ use crate::calls::Calls;
 use crate::error::{EmitError, EmitErrorKind};
 use crate::folder;
 use crate::sources;
+use crate::tokenizer::TokenizerProgram;
 use crate::weights::Weights;
 use base::DType;
 use graph::Graph;
 use graph::plan::MemoryPlan;
 use kv::{KvLayout, KvStorage};
 use std::path::Path;
+use text::Tokenizer;
 
 /// Bytes between two regions of the state; a debug build checks that nobody writes them.
 pub(crate) const GUARD_BYTES: usize = 64;
@@ -32,6 +34,8 @@ pub struct ProgramPlan<'a> {
     pub max_step: usize,
     /// Logits of a row; zero for an encoder.
     pub vocab: usize,
+    /// The tokenizer to emit with the program, which then takes text as well.
+    pub tokenizer: Option<&'a Tokenizer>,
 }
 
 /// The inputs and outputs of a program.
@@ -87,6 +91,7 @@ pub struct EmitOptions {
 pub struct Program<'a> {
     graph: &'a Graph,
     files: Vec<(&'static str, String)>,
+    tokenizer: Option<TokenizerProgram>,
     weights: Weights,
     state_bytes: usize,
 }
@@ -101,11 +106,20 @@ impl<'a> Program<'a> {
         check(plan)?;
         let calls = Calls::new(plan)?;
         let layout = StateLayout::new(plan);
-        check_size(&layout, calls.weights.bytes(), options)?;
-        let files = sources::all(plan, &calls, &layout, options)?;
+        let tokenizer = match plan.tokenizer {
+            Some(_) if plan.kind() == ProgramKind::Tensors => {
+                let reason = "it takes no tokens, so it has no tokenizer".to_owned();
+                return Err(EmitErrorKind::Graph(reason).into());
+            }
+            Some(tokenizer) => Some(TokenizerProgram::new(tokenizer, &sources::title(plan))?),
+            None => None,
+        };
+        check_size(&layout, calls.weights.bytes(), tokenizer.as_ref(), options)?;
+        let files = sources::all(plan, &calls, &layout, tokenizer.as_ref(), options)?;
         Ok(Program {
             graph: plan.graph,
             files,
+            tokenizer,
             weights: calls.weights,
             state_bytes: layout.bytes,
         })
@@ -126,6 +140,15 @@ impl<'a> Program<'a> {
         self.weights.bytes()
     }
 
+    /// Bytes of `tokenizer.bin`; zero without a tokenizer.
+    pub fn tokenizer_bytes(&self) -> usize {
+        let tables = self
+            .tokenizer
+            .as_ref()
+            .map(|program| program.tables().len());
+        tables.unwrap_or(0)
+    }
+
     /// Writes the program to a folder, which is replaced if an earlier program is in it. The folder is written under another
     /// name and renamed when it is whole. `progress` receives the bytes of weights written and the total; it returns false to
     /// cancel.
@@ -137,7 +160,13 @@ impl<'a> Program<'a> {
         folder: &Path,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<(), EmitError> {
-        folder::write(folder, &self.files, |path| {
+        let files = self.files.iter();
+        let mut files: Vec<(&str, &[u8])> =
+            files.map(|(name, text)| (*name, text.as_bytes())).collect();
+        if let Some(tokenizer) = &self.tokenizer {
+            files.push(("tokenizer.bin", tokenizer.tables()));
+        }
+        folder::write(folder, &files, |path| {
             let mut write = || {
                 let file = std::fs::File::create(path)?;
                 let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
@@ -237,12 +266,17 @@ fn check(plan: &ProgramPlan<'_>) -> Result<(), EmitError> {
 fn check_size(
     layout: &StateLayout,
     weights: usize,
+    tokenizer: Option<&TokenizerProgram>,
     options: &EmitOptions,
 ) -> Result<(), EmitError> {
     let (state, weights) = (layout.bytes as u128, weights as u128);
-    let needed = state + weights;
+    let tables = tokenizer.map_or(0, |program| program.tables().len() as u128);
+    let needed = state + weights + tables;
     let limit = match options.max_bytes {
-        Some(most) if needed > u128::from(most) => format!("--max-bytes allows {most}"),
+        Some(most) if needed > u128::from(most) => match tables {
+            0 => format!("--max-bytes allows {most}"),
+            _ => format!("{tables} are of tokenizer.bin; --max-bytes allows {most}"),
+        },
         _ if needed > isize::MAX as u128 => "no address space holds them".to_owned(),
         _ => return Ok(()),
     };

@@ -5,12 +5,13 @@ use crate::error::{EmitError, EmitErrorKind};
 use crate::kernels;
 use crate::layout_map;
 use crate::program::{EmitOptions, GUARD_BYTES, ProgramKind, ProgramPlan, StateLayout};
+use crate::tokenizer::TokenizerProgram;
 use graph::plan::Place;
 use kv::{KvStorage, LayerLayout};
 use std::fmt::Write;
 
 /// Replaces every `@key@` of a template.
-fn fill(template: &str, values: &[(&str, &str)]) -> String {
+pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut text = template.to_owned();
     for (key, value) in values {
         text = text.replace(&format!("@{key}@"), value);
@@ -23,14 +24,19 @@ pub(crate) fn all(
     plan: &ProgramPlan<'_>,
     calls: &Calls<'_>,
     layout: &StateLayout,
+    tokenizer: Option<&TokenizerProgram>,
     options: &EmitOptions,
 ) -> Result<Vec<(&'static str, String)>, EmitError> {
     let kernels = calls.kernels.source(options.threads);
     let tokens = |generate: &str| {
         let main = include_str!("../templates/main_tokens.c");
-        fill(main, &[("generate", generate)])
+        let main = fill(main, &[("generate", generate)]);
+        text_options(&main, plan.kind(), tokenizer.is_some())
     };
-    let about_tokens = include_str!("../templates/main_tokens_about.c");
+    let about_tokens = match tokenizer {
+        Some(_) => include_str!("../templates/main_text_about.c"),
+        None => include_str!("../templates/main_tokens_about.c"),
+    };
     let (about, run) = match plan.kind() {
         ProgramKind::Decoder => (
             about_tokens,
@@ -57,7 +63,16 @@ pub(crate) fn all(
         ("limits", &*limits(plan, options)),
         ("declarations", &*declarations),
     ];
-    Ok(vec![
+    let (sources, headers_made, tables, assembler) = match tokenizer {
+        Some(_) => (
+            " tokenizer.c",
+            " tokenizer.h",
+            " tokenizer.bin",
+            include_str!("../templates/tokenizer/tokenizer.S"),
+        ),
+        None => ("", "", "", ""),
+    };
+    let mut files = vec![
         ("model.h", header(plan, calls, layout)?),
         ("model.c", source(plan, calls, layout)?),
         (
@@ -74,20 +89,94 @@ pub(crate) fn all(
         ),
         (
             "weights.S",
-            include_str!("../templates/weights.S").to_owned(),
+            fill(
+                include_str!("../templates/weights.S"),
+                &[("tokenizer", assembler)],
+            ),
         ),
         (
             "Makefile",
             fill(
                 include_str!("../templates/Makefile"),
-                &[("defines", &defines)],
+                &[
+                    ("defines", &defines),
+                    ("sources", sources),
+                    ("headers", headers_made),
+                    ("tables", tables),
+                ],
             ),
         ),
-        ("layout.map", layout_map::text(plan, calls, layout)),
-    ])
+        (
+            "layout.map",
+            layout_map::text(plan, calls, layout, tokenizer),
+        ),
+    ];
+    if let Some(tokenizer) = tokenizer {
+        files.push(("tokenizer.h", tokenizer.header().to_owned()));
+        files.push(("tokenizer.c", tokenizer.source().to_owned()));
+    }
+    Ok(files)
 }
 
-fn title(plan: &ProgramPlan<'_>) -> String {
+/// Fills in the parts of a main file that take and print text, or leaves them out.
+fn text_options(main: &str, kind: ProgramKind, has_tokenizer: bool) -> String {
+    const PRINT_ID: &str = r#"printf("%s%ld", i ? "," : "", (long)id);"#;
+    let is_decoder = kind == ProgramKind::Decoder;
+    if !has_tokenizer {
+        let empty = [
+            "text",
+            "text_variables",
+            "text_options",
+            "text_read",
+            "no_text",
+            "text_end",
+            "as_text",
+            "text_unused",
+        ];
+        let mut values: Vec<(&str, &str)> = empty.iter().map(|key| (*key, "")).collect();
+        let print = format!("        {PRINT_ID}\n");
+        values.push(("print", &print));
+        return fill(main, &values);
+    }
+    let mut functions = include_str!("../templates/main_text.c").to_owned();
+    if is_decoder {
+        functions += include_str!("../templates/main_text_print.c");
+    }
+    let print = format!(
+        "        if (as_text)\n            print_token(id);\n        else\n            {PRINT_ID}\n"
+    );
+    // The definition comes first: the call in `main` has another argument.
+    let main = main.replacen(
+        "kv_enabled@as_text@, FILE",
+        "kv_enabled, int as_text, FILE",
+        1,
+    );
+    fill(
+        &main,
+        &[
+            ("text", &functions),
+            (
+                "text_variables",
+                "    const char *tables_path = \"tokenizer.bin\", *prompt = NULL;\n    int special = 0;\n",
+            ),
+            (
+                "text_options",
+                include_str!("../templates/main_text_options.c"),
+            ),
+            ("text_read", include_str!("../templates/main_text_read.c")),
+            ("no_text", " && !prompt"),
+            (
+                "text_end",
+                " (as_text && tokenizer_is_end(&tokenizer, id)) ||",
+            ),
+            ("as_text", ", prompt != NULL"),
+            ("text_unused", ", (void)as_text"),
+            ("print", &print),
+        ],
+    )
+}
+
+pub(crate) fn title(plan: &ProgramPlan<'_>) -> String {
     let name: String = plan.name.chars().filter(|c| !c.is_control()).collect();
     format!("{} by kvark emit-c", name.replace("*/", "* /"))
 }
@@ -119,7 +208,7 @@ fn largest_group(plan: &ProgramPlan<'_>) -> usize {
 }
 
 /// A line `#define NAME value`, with a comment if there is one.
-fn define(text: &mut String, name: &str, value: impl std::fmt::Display, comment: &str) {
+pub(crate) fn define(text: &mut String, name: &str, value: impl std::fmt::Display, comment: &str) {
     let comment = match comment.is_empty() {
         true => String::new(),
         false => format!(" /* {comment} */"),

@@ -8,7 +8,7 @@ static int32_t best(const float *logits)
 }
 
 /* Continues the ids with the best token each time and prints the new ones. */
-static int generate(struct model *m, size_t count, long wanted, int32_t stop, int kv_enabled, FILE *logits)
+static int generate(struct model *m, size_t count, long wanted, int32_t stop, int kv_enabled@as_text@, FILE *logits)
 {
     model_set_kv_enabled(m, kv_enabled);
     int error = model_prefill(m, ids, count);
@@ -16,10 +16,9 @@ static int generate(struct model *m, size_t count, long wanted, int32_t stop, in
         if (logits)
             fwrite(model_logits(m), sizeof(float), MODEL_VOCAB, logits);
         int32_t id = best(model_logits(m));
-        if (i >= wanted || id == stop || m->position == MODEL_CONTEXT)
+        if (i >= wanted || id == stop ||@text_end@ m->position == MODEL_CONTEXT)
             break;
-        printf("%s%ld", i ? "," : "", (long)id);
-        fflush(stdout);
+@print@        fflush(stdout);
         if (i + 1 == wanted && !logits)
             break;
         error = model_decode(m, id);

@@ -1,7 +1,7 @@
 /* Prints the hidden states, a line for each token. */
-static int generate(struct model *m, size_t count, long wanted, int32_t stop, int kv_enabled, FILE *logits)
+static int generate(struct model *m, size_t count, long wanted, int32_t stop, int kv_enabled@as_text@, FILE *logits)
 {
-    (void)wanted, (void)stop, (void)kv_enabled;
+    (void)wanted, (void)stop, (void)kv_enabled@text_unused@;
     int error = model_encode(m, ids, count);
     if (error)
         return error;

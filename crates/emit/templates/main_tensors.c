@@ -14,6 +14,7 @@ int main(int argc, char **argv)
     void *state = make_state();
     if (!state)
         return fail("the state", "not enough memory");
+    hold(weights, weight_bytes, state);
     int error = model_open(&model, weights, weight_bytes, state);
     if (error)
         return fail(weights_path, reason(error));

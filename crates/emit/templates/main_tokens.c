@@ -17,7 +17,7 @@ static int read_ids(const char *text, size_t *count)
     }
 }
 
-@generate@
+@text@@generate@
 int main(int argc, char **argv)
 {
     const char *weights_path = "weights.bin", *logits_path = NULL;
@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     int32_t stop = -1;
     size_t count = 0, weight_bytes = 0;
     int kv_enabled = 1;
-    for (int i = 1; i < argc; i++) {
+@text_variables@    for (int i = 1; i < argc; i++) {
         int has_value = i + 1 < argc;
         if (strcmp(argv[i], "-k") == 0) {
             kv_enabled = 0;
@@ -37,11 +37,11 @@ int main(int argc, char **argv)
             wanted = strtol(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "-e") == 0 && has_value) {
             stop = (int32_t)strtol(argv[++i], NULL, 10);
-        } else if (!read_ids(argv[i], &count)) {
+@text_options@        } else if (!read_ids(argv[i], &count)) {
             return fail(argv[i], "not token ids, or more than the context holds");
         }
     }
-    if (count == 0) {
+@text_read@    if (count == 0@no_text@) {
         long value;
         while ((void)!scanf("%*[, \t\r\n]"), scanf("%ld", &value) == 1) {
             if (value < 0 || value > INT32_MAX || count == MODEL_CONTEXT)
@@ -58,13 +58,14 @@ int main(int argc, char **argv)
     void *state = make_state();
     if (!state)
         return fail("the state", "not enough memory");
+    hold(weights, weight_bytes, state);
     int error = model_open(&model, weights, weight_bytes, state);
     if (error)
         return fail(weights_path, reason(error));
     FILE *logits = logits_path ? fopen(logits_path, "wb") : NULL;
     if (logits_path && !logits)
         return fail(logits_path, "cannot be written");
-    error = generate(&model, count, wanted, stop, kv_enabled, logits);
+    error = generate(&model, count, wanted, stop, kv_enabled@as_text@, logits);
     if (logits && fclose(logits) != 0)
         return fail(logits_path, "cannot be written");
     return error ? fail("the model", reason(error)) : 0;

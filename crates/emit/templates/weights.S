@@ -10,6 +10,6 @@ _model_weights:
 model_weights:
 #endif
 .incbin "weights.bin"
-#if defined(__linux__) && defined(__ELF__)
+@tokenizer@#if defined(__linux__) && defined(__ELF__)
 .section .note.GNU-stack, "", %progbits
 #endif

@@ -208,6 +208,7 @@ fn emit_to(graph: &Graph, cpu: &Cpu, folder: &Path) {
         context: STEP,
         max_step: STEP,
         vocab: 0,
+        tokenizer: None,
     };
     let program = Program::new(&plan, &EmitOptions::default()).unwrap();
     program.write(folder, &mut |_, _| true).unwrap();

@@ -132,7 +132,9 @@ pub mod memory {
 
 /// A model as a C program with fixed addresses.
 pub mod emit {
-    pub use ::emit::{EmitError, EmitErrorKind, EmitOptions, Program, ProgramPlan, Regions};
+    pub use ::emit::{
+        EmitError, EmitErrorKind, EmitOptions, Program, ProgramPlan, Regions, TokenizerProgram,
+    };
 }
 
 /// Snapshots: files with the tokens of a sequence and their keys and values.

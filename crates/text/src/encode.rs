@@ -1,5 +1,6 @@
 //! The tokenization algorithms, and what they share.
 
+pub(crate) mod automaton;
 pub(crate) mod bpe;
 pub(crate) mod byte_level;
 mod merge;

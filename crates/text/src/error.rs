@@ -73,6 +73,19 @@ pub enum TextError {
     /// The vocabulary has neither an unknown token nor a token for every byte, so it cannot encode every text.
     #[error("the vocabulary has no unknown token and cannot encode every text")]
     NoUnknownToken,
+    /// A pattern of the pre-tokenizer has no automaton that reads characters.
+    #[error("the pattern `{pattern}` has no automaton: {reason}")]
+    PatternWithoutAutomaton {
+        /// The pattern; empty for all together.
+        pattern: String,
+        /// Why.
+        reason: String,
+    },
+    /// Tokens differ only in the order of combining characters that Unicode reorders.
+    #[error(
+        "tokens have `{0}` and `{1}`, whose order depends on Unicode's canonical order, which tables do not have"
+    )]
+    OrderOfMarks(char, char),
     /// The model file has no chat template.
     #[error(
         "the model file has no chat template: it may be a base model, which continues texts and does not answer"

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | read the vocabulary of a model file | [`Vocab`], from metadata through [`VocabSource`] or with [`HuggingFaceFiles`] |
 //! | turn text into ids and ids into text | [`Tokenizer`] |
+//! | write a tokenizer in another language | [`TokenizerTables`] |
 //! | show text while its tokens arrive | [`Utf8Stream`] |
 //! | turn a conversation into a prompt | [`ChatTemplate`], [`Message`] and [`Prompt`] |
 //!
@@ -52,8 +53,11 @@ mod utf8;
 mod vocab;
 
 pub use chat::{ChatTemplate, Message, Prompt};
+pub use encode::automaton::{Acceptance, WordAutomata, WordAutomaton};
 pub use error::TextError;
-pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use tokenizer::{
+    AlgorithmTables, EncodeOptions, MergeRow, Tokenizer, TokenizerTables, TrieEdge,
+};
 pub use utf8::Utf8Stream;
 pub use vocab::hugging_face::HuggingFaceFiles;
 pub use vocab::json_metadata::JsonMetadata;

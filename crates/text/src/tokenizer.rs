@@ -1,5 +1,7 @@
 //! `Tokenizer`: one interface to the three algorithms.
 
+mod tables;
+
 use crate::chat::Prompt;
 use crate::encode::bpe::Bpe;
 use crate::encode::sentencepiece::SentencePiece;
@@ -228,7 +230,7 @@ impl Tokenizer {
             else {
                 continue;
             };
-            let is_special = kind.is_hidden() || kind == TokenKind::UserDefined;
+            let is_special = self.is_special(id);
             if !kind.is_hidden() || special {
                 let piece = match piece.strip_prefix(b" ") {
                     Some(bare) if prefixed && begins && !is_special => bare,
@@ -288,6 +290,8 @@ impl Tokenizer {
         self.token_bytes.len()
     }
 }
+
+pub use tables::{AlgorithmTables, MergeRow, TokenizerTables, TrieEdge};
 
 #[cfg(test)]
 mod tests;

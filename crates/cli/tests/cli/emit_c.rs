@@ -1,5 +1,8 @@
 //! `kvark emit-c`: the C programs compute the same bits as kvark's generic tier.
 
+mod memory;
+mod tokenizer;
+
 use crate::support::Folder;
 use kvark::RunnerOptions;
 use kvark::backend::{CompileOptions, Cpu, Isa};

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use crate::encode::byte_level::{ByteTable, bytes_of, char_of};
 use crate::encode::merge::{Merge, Symbol, merge_all};
 use crate::encode::pretokenize::PreTokenizer;
-use crate::{TextError, TokenKind, Vocab};
+use crate::{AlgorithmTables, MergeRow, TextError, TokenKind, Vocab};
 
 /// A byte-level BPE encoder: merge ranks over token ids, and the pre-tokenizer.
 #[derive(Debug)]
@@ -61,6 +61,21 @@ impl Bpe {
                 None => self.encode_word(word, out),
             }
         }
+    }
+
+    /// The tables, with the pre-tokenizer as automata.
+    ///
+    /// # Errors
+    /// If a pattern has no automaton.
+    pub(crate) fn tables(&self) -> Result<AlgorithmTables, TextError> {
+        let mut whole: Vec<u32> = self.whole.values().copied().collect();
+        whole.sort_unstable();
+        Ok(AlgorithmTables::Bpe {
+            words: self.words.automata()?,
+            bytes: self.bytes.clone(),
+            merges: merge_rows(&self.merges),
+            whole,
+        })
     }
 
     fn encode_word(&self, word: &str, out: &mut Vec<u32>) {
@@ -124,6 +139,19 @@ pub(crate) fn merges(vocab: &Vocab, ids: &Ids<'_>) -> Result<Merges, TextError> 
         merges.entry(pair).or_insert(Merge { rank, id });
     }
     Ok(merges)
+}
+
+/// The merges in rank order.
+pub(crate) fn merge_rows(merges: &Merges) -> Vec<MergeRow> {
+    let row = |(&(left, right), &Merge { rank, id }): (&(u32, u32), &Merge)| MergeRow {
+        left,
+        right,
+        rank,
+        id,
+    };
+    let mut rows: Vec<MergeRow> = merges.iter().map(row).collect();
+    rows.sort_unstable_by_key(|row| row.rank);
+    rows
 }
 
 /// Both sides of a merge; a token may begin with a space but not contain one later.

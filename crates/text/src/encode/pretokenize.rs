@@ -7,7 +7,7 @@
 
 use regex::Regex;
 
-use crate::{SplitStage, TextError};
+use crate::{SplitStage, TextError, WordAutomata};
 
 /// GPT-2: contractions; letters, digits or other symbols, each with one leading space.
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
@@ -138,6 +138,17 @@ impl PreTokenizer {
             ignore_merges,
             adds_bos: false,
         })
+    }
+
+    /// The stages as automata.
+    ///
+    /// # Errors
+    /// If a pattern has no automaton.
+    pub(crate) fn automata(&self) -> Result<WordAutomata, TextError> {
+        let stages = self.stages.iter();
+        WordAutomata::new(
+            stages.map(|(regex, gap)| (regex.as_str(), *gap == GapRule::SplitLastSpace)),
+        )
     }
 
     /// The words of `text` in order. Together they contain every byte of it.

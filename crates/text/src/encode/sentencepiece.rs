@@ -10,7 +10,7 @@ use hashbrown::hash_table::Entry;
 
 use crate::encode::bpe::{self, Merges};
 use crate::encode::merge::{Merge, Symbol, merge_all};
-use crate::{TextError, TokenKind, Vocab};
+use crate::{AlgorithmTables, TextError, TokenKind, Vocab};
 
 /// The character that SentencePiece uses for a space.
 pub(crate) const METASPACE: char = '▁';
@@ -72,6 +72,27 @@ impl SentencePiece {
             collapse_spaces: vocab.remove_extra_whitespaces.unwrap_or(false),
             newline_runs: vocab.newline_runs,
         })
+    }
+
+    /// The tables.
+    pub(crate) fn tables(&self) -> AlgorithmTables {
+        let index = &self.pieces;
+        // Text has no spaces when pieces are looked up, so a piece with one is never found.
+        let found = |id: &&u32| !index.tokens[**id as usize].contains(' ');
+        let ids = index.ids.iter().filter(found);
+        let mut pieces: Vec<(u32, u32)> = ids.map(|id| (*id, index.ranks[*id as usize])).collect();
+        pieces.sort_unstable();
+        AlgorithmTables::SentencePiece {
+            pieces,
+            merges: bpe::merge_rows(&self.merges),
+            bytes: self.bytes.clone(),
+            unknown: self.unknown,
+            space_prefix: self.space_prefix,
+            space_prefix_once: self.space_prefix_once,
+            space_prefix_if_missing: self.space_prefix_if_missing,
+            collapse_spaces: self.collapse_spaces,
+            newline_runs: self.newline_runs,
+        }
     }
 
     /// Whether a space is added at the start of a text.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::{TokenKind, Vocab};
+use crate::{TokenKind, TrieEdge, Vocab};
 
 /// A segment of a split text: plain text, or one special token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +98,24 @@ impl SpecialTokens {
             self.nodes = self.nodes.max(node);
         }
         self.ends.insert(node, end);
+    }
+
+    /// The edges of the trie, by node and byte.
+    pub(crate) fn edges(&self) -> Vec<TrieEdge> {
+        let number = |node: usize| u32::try_from(node).unwrap_or(u32::MAX);
+        let edge = |(&(node, byte), &next): (&(usize, u8), &usize)| {
+            let end = self.ends.get(&next);
+            TrieEdge {
+                node: number(node),
+                byte,
+                next: number(next),
+                token: end.map(|end| end.id),
+                always: end.is_some_and(|end| end.user_defined),
+            }
+        };
+        let mut edges: Vec<TrieEdge> = self.edges.iter().map(edge).collect();
+        edges.sort_unstable_by_key(|edge| (edge.node, edge.byte));
+        edges
     }
 
     /// The ranges of control and unknown tokens in `text`, in order; overlapping ranges are merged.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use regex::Regex;
 use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::canonical_combining_class;
 
 use crate::encode::sentencepiece::METASPACE;
-use crate::{TextError, TokenKind, Vocab};
+use crate::{AlgorithmTables, TextError, TokenKind, Vocab, WordAutomata};
 
 /// Words longer than this (in characters) are unknown as a whole, as in BERT's own tokenizer.
 const MAX_WORD_CHARS: usize = 100;
@@ -83,6 +84,67 @@ impl WordPiece {
         let plain = self.accents.replace_all(&decomposed, "");
         // Characters are lower-cased one by one, so that a final sigma is treated as any other, as in BERT's tokenizer.
         plain.chars().flat_map(char::to_lowercase).collect()
+    }
+
+    /// The tables, with the pattern of words as an automaton.
+    ///
+    /// # Errors
+    /// If tokens depend on the canonical order of combining characters, which a table of single characters does not have.
+    pub(crate) fn tables(&self) -> Result<AlgorithmTables, TextError> {
+        self.check_order_of_marks()?;
+        // A word has no spaces, so a piece with one is never found.
+        let tokens = self.tokens.iter().filter(|(token, _)| !token.contains(' '));
+        let mut pieces: Vec<u32> = tokens.map(|(_, id)| *id).collect();
+        pieces.sort_unstable();
+        Ok(AlgorithmTables::WordPiece {
+            words: WordAutomata::new([(WORDS, false)])?,
+            pieces,
+            unknown: self.unknown,
+            max_word_chars: MAX_WORD_CHARS,
+            characters: self.character_map(),
+        })
+    }
+
+    /// The characters that normalisation changes, in ranges with the same result.
+    fn character_map(&self) -> Vec<(char, char, String)> {
+        let mut map: Vec<(char, char, String)> = Vec::new();
+        let mut buffer = [0; 4];
+        for c in '\0'..=char::MAX {
+            let text = &*c.encode_utf8(&mut buffer);
+            let plain = self.normalize(text);
+            if plain == text {
+                continue;
+            }
+            let before = char::from_u32(u32::from(c).wrapping_sub(1));
+            match map.last_mut() {
+                Some((_, last, same)) if Some(*last) == before && *same == plain => *last = c,
+                _ => map.push((c, c, plain)),
+            }
+        }
+        map
+    }
+
+    /// Accents are stripped, so only the other combining characters can be seen to be reordered. A word with one that is in no
+    /// token is unknown in any order.
+    fn check_order_of_marks(&self) -> Result<(), TextError> {
+        let kept = |c: &char| {
+            canonical_combining_class(*c) != 0 && !self.accents.is_match(c.encode_utf8(&mut [0; 4]))
+        };
+        if self.cased {
+            return Ok(());
+        }
+        let mut marks: Vec<char> = self
+            .tokens
+            .keys()
+            .flat_map(|token| token.chars())
+            .filter(kept)
+            .collect();
+        marks.sort_unstable();
+        let class = |c: &char| canonical_combining_class(*c);
+        match marks.iter().find(|c| class(c) != class(&marks[0])) {
+            Some(other) => Err(TextError::OrderOfMarks(marks[0], *other)),
+            None => Ok(()),
+        }
     }
 
     fn encode_word(&self, word: &str, out: &mut Vec<u32>) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::StringTable;
 use import::gguf::{Gguf, Metadata};
-use text::{Tokenizer, Vocab, VocabSource};
+use text::{TextError, Tokenizer, Vocab, VocabSource};
 
 /// A file's metadata as a source of vocabularies.
 struct Source<'a>(&'a Metadata);
@@ -33,9 +33,17 @@ impl VocabSource for Source<'_> {
 
 /// The file's metadata and its tokenizer.
 pub(crate) fn load(path: &Path) -> (Metadata, Tokenizer) {
-    let file = Gguf::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let vocab = Vocab::from_source(&Source(&file.metadata)).unwrap();
-    (file.metadata, Tokenizer::new(vocab).unwrap())
+    let vocab = vocab(path).unwrap();
+    (open(path).metadata, Tokenizer::new(vocab).unwrap())
+}
+
+/// The file's vocabulary.
+pub(crate) fn vocab(path: &Path) -> Result<Vocab, TextError> {
+    Vocab::from_source(&Source(&open(path).metadata))
+}
+
+fn open(path: &Path) -> Gguf {
+    Gguf::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The folder of vocabulary fixtures, if there is one.

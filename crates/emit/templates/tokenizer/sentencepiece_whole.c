@@ -1,0 +1,1 @@
+    encode_run(t, t->plain, size);
