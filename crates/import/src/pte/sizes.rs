@@ -15,8 +15,8 @@ struct Class {
     /// The constant, if it is one.
     known: Option<usize>,
     bound: usize,
-    /// A multiple of another class.
-    multiple: Option<(usize, usize)>,
+    /// A factor times the product of other classes.
+    product: Option<(usize, Vec<usize>)>,
 }
 
 /// The sizes of all values of a plan.
@@ -34,8 +34,24 @@ pub(super) struct Sizes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Constant(usize),
-    /// This many times the symbol with this number.
-    Symbol(usize, usize),
+    /// A factor times the product of the symbols with these numbers.
+    Product(usize, Vec<usize>),
+}
+
+impl Size {
+    fn times(self, other: Size) -> Size {
+        match (self, other) {
+            (Size::Constant(a), Size::Constant(b)) => Size::Constant(a.saturating_mul(b)),
+            (Size::Constant(n), Size::Product(factor, symbols))
+            | (Size::Product(factor, symbols), Size::Constant(n)) => {
+                Size::Product(n.saturating_mul(factor), symbols)
+            }
+            (Size::Product(a, mut symbols), Size::Product(b, others)) => {
+                symbols.extend(others);
+                Size::Product(a.saturating_mul(b), symbols)
+            }
+        }
+    }
 }
 
 impl Sizes {
@@ -104,14 +120,15 @@ impl Sizes {
                 known: Some(size), ..
             } => Size::Constant(*size),
             Class {
-                multiple: Some((factor, of)),
+                product: Some((factor, of)),
                 ..
-            } => match self.size(*of) {
-                Size::Constant(size) => Size::Constant(factor * size),
-                Size::Symbol(inner, symbol) => Size::Symbol(factor * inner, symbol),
-            },
+            } => of.iter().fold(Size::Constant(*factor), |all, class| {
+                all.times(self.size(*class))
+            }),
             // A size that no input has, and nothing makes vary.
-            class => symbol(root).map_or(Size::Constant(class.bound), |s| Size::Symbol(1, s)),
+            class => {
+                symbol(root).map_or(Size::Constant(class.bound), |s| Size::Product(1, vec![s]))
+            }
         }
     }
 
@@ -120,7 +137,7 @@ impl Sizes {
             parent: self.classes.len(),
             known,
             bound,
-            multiple: None,
+            product: None,
         });
         self.classes.len() - 1
     }
@@ -252,20 +269,17 @@ impl Sizes {
                     self.integers.insert(*out, dim);
                 }
             }
-            "full" | "zeros" | "ones" | "empty" => {
-                for (value, out) in call.list("size").iter().zip(&out) {
-                    if let Some(class) = self.integers.get(value).copied() {
-                        self.equal(class, *out);
-                    }
-                }
-            }
+            "full" | "zeros" | "ones" | "empty" => self.given(call, &out),
             "arange" => {
                 let end = call.argument("end").and_then(|end| self.integers.get(&end));
                 if let (Some(class), Some(out)) = (end.copied(), out.first()) {
                     self.equal(class, *out);
                 }
             }
-            name if is_view(name) => self.view(&x, &out),
+            name if is_view(name) => {
+                self.given(call, &out);
+                self.view(&x, &out);
+            }
             // All others work element by element.
             _ => {
                 for tensor in call.all_tensors() {
@@ -275,6 +289,15 @@ impl Sizes {
                         self.broadcast(&dims, &result);
                     }
                 }
+            }
+        }
+    }
+
+    /// Equates the sizes of a result with integers that the call takes them from.
+    fn given(&mut self, call: &PlanCall<'_>, out: &[usize]) {
+        for (value, out) in call.list("size").iter().zip(out) {
+            if let Some(class) = self.integers.get(value).copied() {
+                self.equal(class, *out);
             }
         }
     }
@@ -380,7 +403,7 @@ impl Sizes {
         }
     }
 
-    /// Solves the sizes of a view that the ops leave open: a constant where all others are, or a multiple.
+    /// Solves the sizes of a view that the ops leave open: a constant where all others are, or a product.
     fn solve_view(&mut self, call: &PlanCall<'_>) {
         let x = self.dims(call.tensor("self"));
         let out = self.dims(call.results().first().copied());
@@ -405,13 +428,19 @@ impl Sizes {
         let varying = other.iter().filter(|class| is_known(self, class).is_none());
         let varying: Vec<usize> = varying.map(|class| self.root(*class)).collect();
         let root = self.root(*single);
-        if let [of] = varying[..]
-            && of != root
-            && self.classes[root].known.is_none()
-            && self.classes[of].multiple.is_none()
-        {
-            let factor = self.classes[root].bound / self.classes[of].bound.max(1);
-            self.classes[root].multiple = Some((factor, of));
+        if let Some((_, known)) = self.classes[root].product.clone() {
+            // The rows of a tensor, taken apart again.
+            if known.len() == varying.len() {
+                self.equal_all(&known, &varying);
+            }
+            return;
+        }
+        let is_plain = |of: &usize| *of != root && self.classes[*of].product.is_none();
+        if self.classes[root].known.is_none() && varying.iter().all(is_plain) {
+            let bounds = varying.iter().map(|of| self.classes[*of].bound);
+            let all = bounds.fold(1usize, usize::saturating_mul);
+            let factor = self.classes[root].bound / all.max(1);
+            self.classes[root].product = Some((factor, varying));
         }
     }
 

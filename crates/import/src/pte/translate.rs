@@ -306,9 +306,14 @@ fn sym_int(size: &Size) -> SymInt {
     let expression = |expr_str| SymInt::AsExpr(SymExpr { expr_str });
     match size {
         Size::Constant(n) => SymInt::AsInt(*n as i64),
-        Size::Symbol(1, number) => expression(symbol(*number)),
-        Size::Symbol(factor, number) => {
-            expression(format!("Mul(Integer({factor}), {})", symbol(*number)))
+        Size::Product(factor, symbols) => {
+            let factor = (*factor != 1).then(|| format!("Integer({factor})"));
+            let symbols = symbols.iter().map(|number| symbol(*number));
+            let factors: Vec<String> = factor.into_iter().chain(symbols).collect();
+            match &factors[..] {
+                [single] => expression(single.clone()),
+                all => expression(format!("Mul({})", all.join(", "))),
+            }
         }
     }
 }

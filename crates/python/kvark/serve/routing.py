@@ -14,6 +14,8 @@ from typing import Any
 BLOCK = 128
 #: Tokens of a block, about.
 BLOCK_TOKENS = 32
+#: What a request ahead costs the next one, of its own cost: a replica answers several requests together.
+BATCHED = 0.7
 
 
 def prompt_text(body: Mapping[str, Any]) -> str:
@@ -89,7 +91,7 @@ class PrefixPolicy:
         def cost(replica: Any) -> tuple[float, float]:
             missing = len(hashes) - self.index.matched(replica, hashes)
             # Of the requests that it is answering, one is half done on average and the others wait.
-            ahead = self._mean_cost * max(0.0, loads[replica] - 0.5)
+            ahead = BATCHED * self._mean_cost * max(0.0, loads[replica] - 0.5)
             return missing + ahead, self._computed[replica]
 
         return sorted(loads, key=cost)
