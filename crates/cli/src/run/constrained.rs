@@ -78,7 +78,7 @@ impl Run {
         let candidates = speculation.as_ref().map_or(0, |spec| spec.max_candidates);
         let one = SchedulerOptions {
             slots: 1,
-            prefixes: 1,
+            prefixes: Some(1),
             candidates,
             draft: draft.load(&model, &self.engine, 1)?,
             ..SchedulerOptions::default()

@@ -49,8 +49,9 @@ pub struct SchedulerOptions {
     pub slots: usize,
     /// The maximum number of requests that wait.
     pub queue: usize,
-    /// The maximum number of retained prefixes.
-    pub prefixes: usize,
+    /// The maximum number of retained prefixes. By default 64 of a model with sliding windows, where each prefix holds a
+    /// window of its own, and 1,024 of any other, where prefixes share the pool of cells.
+    pub prefixes: Option<usize>,
     /// The longest time that the prompts of other requests should delay the next token of a running one.
     pub step_time: Duration,
     /// A folder for prefixes on disk, and its size limit in bytes.
@@ -66,7 +67,7 @@ impl Default for SchedulerOptions {
         SchedulerOptions {
             slots: 8,
             queue: 64,
-            prefixes: 64,
+            prefixes: None,
             step_time: Duration::from_millis(30),
             disk: None,
             candidates: 0,
@@ -112,7 +113,14 @@ impl Scheduler {
             slots,
             ..options.clone()
         };
-        let (prefixes, candidates) = (options.prefixes, options.candidates);
+        let candidates = options.candidates;
+        let has_windows = model
+            .facts()
+            .caches
+            .iter()
+            .any(|layer| layer.window.is_some());
+        let default = if has_windows { 64 } else { 1024 };
+        let prefixes = options.prefixes.unwrap_or(default);
         let costs_file = VerifyCosts::file(&model, backend, runner);
         let runner = BatchRunner::with_trees(&model, backend, runner, slots, prefixes, candidates)?;
         let disk = match &options.disk {
@@ -128,7 +136,7 @@ impl Scheduler {
         Ok(Scheduler {
             masks: MaskWorker::start(model.facts().vocab_size),
             pace: StepPace::new(options.step_time),
-            store: PrefixStore::new(options.prefixes, disk),
+            store: PrefixStore::new(prefixes, disk),
             model,
             runner,
             options,
