@@ -72,7 +72,12 @@ impl Peer {
     ) -> Result<Result<Peer, String>> {
         let mut command = kind.script().command_with(build)?;
         let mut driver = Driver::start(kind.name(), &mut command)?;
-        let hello = driver.ask(&json!({ "model": model, "context": context, "cache": cache }))?;
+        let hello = json!({ "model": model, "context": context, "cache": cache });
+        // A peer that cannot start leaves its section out, not the whole record.
+        let hello = match driver.ask(&hello) {
+            Ok(hello) => hello,
+            Err(error) => return Ok(Err(format!("{error:#}"))),
+        };
         if let Some(reason) = hello["unsupported"].as_str() {
             return Ok(Err(format!("{}: {reason}", kind.name())));
         }
