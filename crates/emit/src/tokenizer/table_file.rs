@@ -4,7 +4,7 @@
 const MAGIC: &[u8; 8] = b"kvarkT01";
 /// Bytes before the first section: magic and size.
 const HEADER_BYTES: usize = 64;
-/// What a hash table has in place of an absent number.
+/// Marks an empty slot of a hash table and a missing number.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A section of the file.
