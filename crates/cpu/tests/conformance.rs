@@ -16,7 +16,9 @@ fn every_tier_and_executor_agrees_with_the_reference() {
                 executor,
                 ..CompileOptions::default()
             };
-            let cases = conformance::run(&Cpu::with_isa(isa), &options, 2e-6)
+            // On matrix tiles, attention rounds queries and weights to seventeen bits.
+            let tolerance = if isa.name() == "amx" { 1e-5 } else { 2e-6 };
+            let cases = conformance::run(&Cpu::with_isa(isa), &options, tolerance)
                 .unwrap_or_else(|e| panic!("{isa}, {executor:?}, {threads} threads: {e}"));
             assert!(cases > 400, "the suite ran only {cases} cases");
         }
@@ -33,7 +35,7 @@ fn attention_agrees_with_the_reference_over_random_histories() {
         ..CompileOptions::default()
     };
     let cpu = Cpu::new().unwrap();
-    conformance::random_histories(&cpu, &options, 1e-5, histories).unwrap();
+    conformance::random_histories(&cpu, &options, 2e-5, histories).unwrap();
 }
 
 #[test]

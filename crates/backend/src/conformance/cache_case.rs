@@ -42,6 +42,7 @@ pub(super) fn cases() -> Vec<CacheCase> {
         (9, 3, 64, 64),
         (4, 1, 20, 36),
         (40, 1, 16, 16),
+        (8, 2, 80, 144),
     ] {
         // Each storage type once for keys and once for values.
         for storage in KvStorage::ALL

@@ -60,8 +60,8 @@ struct Twin<K> {
     tolerance: f32,
 }
 
-const HEADS: usize = 2;
-const DIM: usize = 8;
+const HEADS: usize = 4;
+const DIM: usize = 16;
 const WINDOWS: [Option<u32>; 2] = [None, Some(3)];
 
 fn graph() -> Arc<Graph> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const VOCAB: usize = 40;
 const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
+const KV_HEADS: usize = 1;
 const DIM: usize = 16;
 const LAYERS: usize = 2;
 const SEQUENCES: usize = 6;

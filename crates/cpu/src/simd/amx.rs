@@ -73,6 +73,15 @@ impl AmxTiles {
     /// # Safety
     /// [`available`] must have returned true.
     pub(crate) unsafe fn new() -> AmxTiles {
+        // SAFETY: as the caller guarantees.
+        unsafe { AmxTiles::with_rows(TILE_ROWS) }
+    }
+
+    /// Configures the tiles for left sides and products of fewer rows, which take less time: all tiles but 6 and 7.
+    ///
+    /// # Safety
+    /// As for [`new`](AmxTiles::new).
+    pub(crate) unsafe fn with_rows(rows: usize) -> AmxTiles {
         #[repr(C, align(64))]
         struct Config {
             palette: u8,
@@ -88,7 +97,8 @@ impl AmxTiles {
             row_bytes: [0; 16],
             rows: [0; 16],
         };
-        config.rows[..8].fill(TILE_ROWS as u8);
+        config.rows[..6].fill(rows.clamp(1, TILE_ROWS) as u8);
+        config.rows[6..8].fill(TILE_ROWS as u8);
         config.row_bytes[..8].fill(TILE_ROW_BYTES as u16);
         // SAFETY: the caller guarantees the instruction; the configuration is 64 bytes of a valid palette.
         unsafe {
@@ -426,6 +436,154 @@ impl AmxTiles {
                 ahead = in(reg) prefetch_distance(4 * strip),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// The instructions of one step of a bf16x2 product: a part of the rows times a part of four tiles of columns. A product
+/// that adds to the same sums as another must be four products away from it, or it waits.
+#[cfg(target_arch = "x86_64")]
+macro_rules! two_part_product {
+    ($rows:literal, $first:literal, $second:literal, $third:literal, $fourth:literal) => {
+        concat!(
+            "tileloadd tmm6, [{right} + {line} + ",
+            $first,
+            "]\n",
+            "tdpbf16ps tmm0, ",
+            $rows,
+            ", tmm6\n",
+            "tileloadd tmm7, [{right} + {line} + ",
+            $second,
+            "]\n",
+            "tdpbf16ps tmm1, ",
+            $rows,
+            ", tmm7\n",
+            "tileloadd tmm6, [{right} + {line} + ",
+            $third,
+            "]\n",
+            "tdpbf16ps tmm2, ",
+            $rows,
+            ", tmm6\n",
+            "tileloadd tmm7, [{right} + {line} + ",
+            $fourth,
+            "]\n",
+            "tdpbf16ps tmm3, ",
+            $rows,
+            ", tmm7\n",
+        )
+    };
+}
+
+/// Rows of numbers in two bf16 parts, the left side of a product.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16x2Rows {
+    /// The higher and the lower parts.
+    pub(crate) parts: [*const u8; 2],
+    /// Bytes from one row to the next.
+    pub(crate) stride: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl AmxTiles {
+    /// Adds the products of rows and 64 columns over a depth of 32 to the accumulators, numbers being in two bf16 parts.
+    /// The product of both lower parts is left out. Columns are eight tiles: four of the higher parts, then four of the
+    /// lower ones.
+    ///
+    /// As in [`accumulate_planes`](AmxTiles::accumulate_planes), accumulators stay in registers from
+    /// [`zero_accumulators`](AmxTiles::zero_accumulators) on.
+    ///
+    /// # Safety
+    /// The tiles must be readable.
+    #[inline(always)]
+    pub(crate) unsafe fn accumulate_bf16x2(&self, left: Bf16x2Rows, right: *const u8) {
+        let [high, low] = left.parts;
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
+        // named as clobbered.
+        unsafe {
+            std::arch::asm!(
+                "tileloadd tmm4, [{high} + {stride}]",
+                "tileloadd tmm5, [{low} + {stride}]",
+                two_part_product!("tmm5", 0, 1024, 2048, 3072),
+                two_part_product!("tmm4", 4096, 5120, 6144, 7168),
+                two_part_product!("tmm4", 0, 1024, 2048, 3072),
+                high = in(reg) high,
+                low = in(reg) low,
+                stride = in(reg) left.stride,
+                right = in(reg) right,
+                line = in(reg) TILE_ROW_BYTES,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly),
+            );
+        }
+    }
+
+    /// Stores the accumulators of [`accumulate_bf16x2`](AmxTiles::accumulate_bf16x2) as rows of 64 products, `stride` bytes
+    /// apart.
+    ///
+    /// # Safety
+    /// `out` must hold the products.
+    #[inline(always)]
+    pub(crate) unsafe fn store_bf16x2(&self, out: *mut f32, stride: usize) {
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory.
+        unsafe {
+            std::arch::asm!(
+                "tilestored [{out} + {stride}], tmm0",
+                "tilestored [{out} + {stride} + 64], tmm1",
+                "tilestored [{out} + {stride} + 128], tmm2",
+                "tilestored [{out} + {stride} + 192], tmm3",
+                out = in(reg) out,
+                stride = in(reg) stride,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Multiplies rows with sixteen columns over a depth of `32 · steps`, in the order of
+    /// [`accumulate_bf16x2`](AmxTiles::accumulate_bf16x2), and stores the products; `right` is the first of the four tiles.
+    ///
+    /// # Safety
+    /// All operands must be readable, and `out` must hold the products. There must be at least one step.
+    #[inline(always)]
+    pub(crate) unsafe fn bf16x2_one_tile(
+        &self,
+        left: Bf16x2Rows,
+        right: *const u8,
+        steps: usize,
+        (out, out_stride): (*mut f32, usize),
+    ) {
+        let [high, low] = left.parts;
+        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
+        // named as clobbered.
+        unsafe {
+            std::arch::asm!(
+                "tilezero tmm0",
+                "2:",
+                "tileloadd tmm4, [{high} + {stride}]",
+                "tileloadd tmm5, [{low} + {stride}]",
+                "tileloadd tmm6, [{right} + {line}]",
+                "tdpbf16ps tmm0, tmm5, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 4096]",
+                "tdpbf16ps tmm0, tmm4, tmm7",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {high}, 64",
+                "add {low}, 64",
+                "add {right}, 8192",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{out} + {out_stride}], tmm0",
+                high = inout(reg) high => _,
+                low = inout(reg) low => _,
+                stride = in(reg) left.stride,
+                right = inout(reg) right => _,
+                steps = inout(reg) steps => _,
+                out = in(reg) out,
+                out_stride = in(reg) out_stride,
+                line = in(reg) TILE_ROW_BYTES,
+                out("tmm0") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }

@@ -329,6 +329,69 @@ impl Avx512<true> {
     }
 }
 
+impl Avx512<true> {
+    /// Stores each of 32 numbers as two bf16 whose sum is the number to seventeen bits, the most significant first.
+    ///
+    /// # Safety
+    /// 64 bytes must be writable at both addresses.
+    #[inline(always)]
+    pub(crate) unsafe fn store_bf16x2(self, x: [__m512; 2], high: *mut u8, low: *mut u8) {
+        // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
+        unsafe {
+            let odd = _mm512_add_epi16(
+                _mm512_set1_epi16(1),
+                _mm512_slli_epi16::<1>(_mm512_loadu_si512(COUNT.as_ptr().cast())),
+            );
+            let top = _mm512_set1_epi32(0xffff_0000u32 as i32);
+            let half = _mm512_set1_epi32(0x8000);
+            let round = |x: __m512| _mm512_add_epi32(_mm512_castps_si512(x), half);
+            let rest = |x: __m512, rounded: __m512i| {
+                _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(rounded, top)))
+            };
+            let (a, b) = (round(x[0]), round(x[1]));
+            _mm512_storeu_si512(high.cast(), _mm512_permutex2var_epi16(a, odd, b));
+            let (a, b) = (round(rest(x[0], a)), round(rest(x[1], b)));
+            _mm512_storeu_si512(low.cast(), _mm512_permutex2var_epi16(a, odd, b));
+        }
+    }
+
+    /// Splits pairs of numbers, one of `a` and one of `b` in each lane, into two bf16 parts: stores the pairs of the more
+    /// significant parts, and those of the rest. If `ROUND`, the sum of the parts is the number to seventeen bits; otherwise
+    /// the number must have no more than sixteen.
+    ///
+    /// # Safety
+    /// 64 bytes must be writable at both addresses.
+    #[inline(always)]
+    pub(crate) unsafe fn store_bf16x2_pairs<const ROUND: bool>(
+        self,
+        [a, b]: [__m512; 2],
+        high: *mut u8,
+        low: *mut u8,
+    ) {
+        // `first | (second & top)`, by its truth table.
+        const JOIN: i32 = 0xf8;
+        // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
+        unsafe {
+            let top = _mm512_set1_epi32(0xffff_0000u32 as i32);
+            let half = _mm512_set1_epi32(0x8000);
+            let bits = |x: __m512| match ROUND {
+                true => _mm512_add_epi32(_mm512_castps_si512(x), half),
+                false => _mm512_castps_si512(x),
+            };
+            let join = |a: __m512i, b: __m512i| {
+                _mm512_ternarylogic_epi32::<JOIN>(_mm512_srli_epi32::<16>(a), b, top)
+            };
+            let rest = |x: __m512, bits: __m512i| {
+                _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(bits, top)))
+            };
+            let (first, second) = (bits(a), bits(b));
+            _mm512_storeu_si512(high.cast(), join(first, second));
+            let (first, second) = (bits(rest(a, first)), bits(rest(b, second)));
+            _mm512_storeu_si512(low.cast(), join(first, second));
+        }
+    }
+}
+
 /// The numbers 0 to 31.
 const COUNT: [u16; 32] = {
     let mut count = [0; 32];

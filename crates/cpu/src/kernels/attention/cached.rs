@@ -10,11 +10,15 @@ mod kv_splits;
 mod partition;
 mod score;
 mod segments;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod weighted_values;
 
 use crate::kernels::{Context, SendPtr};
 use crate::kv::{CpuKv, HeadKv};
 use crate::prefetch::Prefetcher;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx512, TileKernel};
 use crate::simd::{Kernel, LANES, Simd};
 use decoded_block::DecodedBlock;
 use key_blocks::{KeyBlockPass, KeyBlockPasses};
@@ -135,7 +139,70 @@ struct QueryTile<'a> {
 }
 
 /// The scores of a block, later its softmax weights, by query row.
-type Scores = [[f32; KEY_BLOCK]; MAX_TILE_ROWS];
+type Scores = [[f32; KEY_BLOCK]; SCORE_ROWS];
+
+/// Rows of scores: products of a matrix tile may be stored behind the last query row.
+const SCORE_ROWS: usize = MAX_TILE_ROWS + 16;
+
+/// How the products of a pass are computed.
+trait BlockProducts<S: Simd> {
+    /// Computes the dot products of the query rows with all keys of the block. Columns without a key get arbitrary
+    /// numbers, and so do the scores of other rows.
+    fn score(
+        &mut self,
+        s: S,
+        query_tile: &QueryTile<'_>,
+        rows: Range<usize>,
+        keys: &BlockKeys<'_>,
+        work: &mut BlockScratch,
+        prefetcher: &mut Prefetcher<'_>,
+    );
+
+    /// Adds the values of a block times their weights to the accumulators.
+    #[expect(clippy::too_many_arguments, reason = "the state of a pass")]
+    fn add_weighted_values(
+        &mut self,
+        s: S,
+        query_tile: &QueryTile<'_>,
+        rows: Range<usize>,
+        segments: &[Segment],
+        work: &mut BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
+    );
+}
+
+/// Products in f32 on vectors.
+struct VectorProducts;
+
+impl<S: Simd> BlockProducts<S> for VectorProducts {
+    #[inline(always)]
+    fn score(
+        &mut self,
+        s: S,
+        query_tile: &QueryTile<'_>,
+        rows: Range<usize>,
+        keys: &BlockKeys<'_>,
+        work: &mut BlockScratch,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        query_tile.score(s, rows, keys, work, prefetcher);
+    }
+
+    #[inline(always)]
+    fn add_weighted_values(
+        &mut self,
+        s: S,
+        query_tile: &QueryTile<'_>,
+        rows: Range<usize>,
+        segments: &[Segment],
+        work: &mut BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        query_tile.add_weighted_values(s, rows, segments, work, sums, prefetcher);
+    }
+}
 
 /// The weighted values and the softmax state of a tile's rows.
 struct Accumulators<'a> {
@@ -187,13 +254,20 @@ fn run_tile(
     split_output: Option<(&SplitResults<'_>, usize)>,
 ) {
     BLOCK_SCRATCH.with_borrow_mut(|scratch| {
-        ctx.isa.run(AttentionKernel {
+        let kernel = AttentionKernel {
             query_tile,
             kv_splits,
             split_output,
             scratch,
             prefetcher: ctx.threads.prefetch_plan(thread).prefetcher(),
-        });
+        };
+        #[cfg(target_arch = "x86_64")]
+        if ctx.isa.has_tiles() && tiles::fits(kernel.query_tile.op, &kernel.query_tile.kv) {
+            return tiles::with_scratch(|scratch| {
+                ctx.isa.run_tiles(TileAttention(kernel, scratch))
+            });
+        }
+        ctx.isa.run(kernel);
     });
 }
 
@@ -202,6 +276,28 @@ impl Kernel for AttentionKernel<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        self.attend(s, VectorProducts);
+    }
+}
+
+/// The kernel with products on matrix tiles.
+#[cfg(target_arch = "x86_64")]
+struct TileAttention<'a>(AttentionKernel<'a>, &'a mut tiles::TileScratch);
+
+#[cfg(target_arch = "x86_64")]
+impl TileKernel for TileAttention<'_> {
+    #[inline(always)]
+    fn run(self, s: Avx512<true>) {
+        let TileAttention(kernel, scratch) = self;
+        // SAFETY: `run_tile` takes this path only on a tier with tiles.
+        let products = unsafe { tiles::TileProducts::new(s, &kernel.query_tile, scratch) };
+        kernel.attend(s, products);
+    }
+}
+
+impl AttentionKernel<'_> {
+    #[inline(always)]
+    fn attend<S: Simd>(self, s: S, mut products: impl BlockProducts<S>) {
         let AttentionKernel {
             query_tile,
             kv_splits,
@@ -216,8 +312,17 @@ impl Kernel for AttentionKernel<'_> {
         let mut buffer = Accumulators::buffer();
         let mut all = [SoftmaxState::NOTHING; MAX_TILE_ROWS];
         for kv_split in kv_splits {
-            let sums =
-                query_tile.accumulate_split(s, kv_split, &mut buffer, scratch, &mut prefetcher);
+            let mut sums = Accumulators::new(&mut buffer, rows * dim);
+            let positions = kv_split * KV_SPLIT..(kv_split + 1) * KV_SPLIT;
+            let mut passes = KeyBlockPasses::new(&query_tile, positions);
+            while let Some(pass) = passes.next() {
+                query_tile.pass(s, &mut products, &pass, scratch, &mut sums, &mut prefetcher);
+            }
+            for row in 0..rows {
+                // SAFETY: a row of weight sums is a vector.
+                sums.states[row].sum =
+                    s.reduce_sum(unsafe { s.load(sums.weight_sums[row].as_ptr()) });
+            }
             for row in 0..rows {
                 let (state, weighted) = (sums.states[row], &sums.weighted[row * dim..][..dim]);
                 // SAFETY: both hold a row; only this task writes the row of the output, or the row's split.
@@ -250,40 +355,18 @@ struct BlockScratch {
 thread_local! {
     static BLOCK_SCRATCH: RefCell<BlockScratch> = const {
         RefCell::new(BlockScratch {
-            scores: [[0.0; KEY_BLOCK]; MAX_TILE_ROWS],
+            scores: [[0.0; KEY_BLOCK]; SCORE_ROWS],
             decoded: DecodedBlock::new(),
         })
     };
 }
 
 impl QueryTile<'_> {
-    /// Accumulates one KV split.
-    #[inline(always)]
-    fn accumulate_split<'a, S: Simd>(
-        &self,
-        s: S,
-        kv_split: usize,
-        buffer: &'a mut [MaybeUninit<f32>],
-        scratch: &mut BlockScratch,
-        prefetcher: &mut Prefetcher<'_>,
-    ) -> Accumulators<'a> {
-        let rows = self.queries.len() * self.heads;
-        let mut sums = Accumulators::new(buffer, rows * self.op.value_dim);
-        let mut passes = KeyBlockPasses::new(self, kv_split * KV_SPLIT..(kv_split + 1) * KV_SPLIT);
-        while let Some(pass) = passes.next() {
-            self.pass(s, &pass, scratch, &mut sums, prefetcher);
-        }
-        for row in 0..rows {
-            // SAFETY: a row of weight sums is a vector.
-            sums.states[row].sum = s.reduce_sum(unsafe { s.load(sums.weight_sums[row].as_ptr()) });
-        }
-        sums
-    }
-
     #[inline(always)]
     fn pass<S: Simd>(
         &self,
         s: S,
+        products: &mut impl BlockProducts<S>,
         pass: &KeyBlockPass<'_>,
         scratch: &mut BlockScratch,
         sums: &mut Accumulators<'_>,
@@ -291,12 +374,13 @@ impl QueryTile<'_> {
     ) {
         let KeyBlockPass { base, segments, .. } = *pass;
         let keys = BlockKeys::new(segments, self.kv.keys);
-        self.score(s, pass.rows.clone(), &keys, scratch, prefetcher);
+        products.score(s, self, pass.rows.clone(), &keys, scratch, prefetcher);
         let scores = &mut scratch.scores;
         for row in pass.rows.clone() {
             self.update_softmax(s, row, base, segments, &mut scores[row], sums);
         }
-        self.add_weighted_values(s, pass.rows.clone(), segments, scratch, sums, prefetcher);
+        let rows = pass.rows.clone();
+        products.add_weighted_values(s, self, rows, segments, scratch, sums, prefetcher);
     }
 
     /// The row's index in the output: its token and query head.

@@ -47,6 +47,17 @@ impl DecodedBlock {
         }
     }
 
+    /// Sets values of columns that are in no segment to zero, up to a column.
+    #[inline(always)]
+    pub(super) fn clear_missing_values(&mut self, segments: &[Segment], end: usize) {
+        let mut column = 0;
+        for segment in segments {
+            self.0[column..segment.start].fill([0.0; WIDTH]);
+            column = segment.end;
+        }
+        self.0[column..end.max(column)].fill([0.0; WIDTH]);
+    }
+
     /// Decodes some dimensions of the keys from either layout.
     #[inline(always)]
     pub(super) fn keys<S: Simd>(

@@ -12,18 +12,18 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Keys that fill whole stored tiles, one vector of columns each.
-struct KeyTiles {
-    at: *const u8,
+pub(super) struct KeyTiles {
+    pub(super) at: *const u8,
     /// Bytes of a tile, and of an element.
-    bytes: usize,
-    element: usize,
-    vectors: Range<usize>,
+    pub(super) bytes: usize,
+    pub(super) element: usize,
+    pub(super) vectors: Range<usize>,
 }
 
 impl BlockKeys<'_> {
     /// The stored tiles of the block's keys, if the keys are one segment whose columns are aligned with the tiles.
     #[inline(always)]
-    fn tiles(&self) -> Option<KeyTiles> {
+    pub(super) fn tiles(&self) -> Option<KeyTiles> {
         let (RowLayout::Transposed { row_bytes, element }, [segment]) =
             (self.side.layout, self.segments)
         else {

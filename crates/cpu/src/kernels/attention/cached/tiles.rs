@@ -1,0 +1,505 @@
+//! The products of attention on AMX tiles: queries times keys, and softmax weights times values.
+//!
+//! AMX multiplies bf16, so every number is split into two bf16 parts. A stored f16, bf16 or FP8 number is the sum of its
+//! parts; other numbers are rounded to seventeen bits. The product of both lower parts is left out: it is smaller than
+//! that rounding. A row's products do not depend on the rows beside it, and few rows take the same path as many, so a
+//! query's bits do not depend on the step.
+
+use super::decoded_block::{DEPTH, DecodeValues, DecodedBlock};
+use super::score::KeyTiles;
+use super::segments::{BlockKeys, Segment};
+use super::{
+    Accumulators, BlockProducts, BlockScratch, CachedAttention, KEY_BLOCK, QueryTile, SCORE_ROWS,
+};
+use crate::kernels::decode::kv_rows::{self, KvDecoder, with_storage};
+use crate::kv::layout::TILE_CELLS;
+use crate::kv::{HeadKv, HeadRows};
+use crate::prefetch::Prefetcher;
+use crate::simd::amx::{AmxTiles, Bf16x2Rows, TILE_ROWS};
+use crate::simd::{Avx512, LANES, Simd};
+use kv::KvStorage;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// The only tier with AMX tiles.
+type S = Avx512<true>;
+
+/// The largest dimension of keys and values.
+const MAX_DIM: usize = 256;
+/// The depth of a bf16 tile.
+const TILE_DEPTH: usize = 32;
+/// Bytes of a tile.
+const TILE_BYTES: usize = 1024;
+/// Bytes of 64 columns of a step of the depth: four tiles of the higher parts, then four of the lower ones.
+const STEP_BYTES: usize = 8 * TILE_BYTES;
+const _: () = assert!(KEY_BLOCK == 4 * TILE_ROWS && DEPTH == 4 * TILE_ROWS);
+
+/// The fewest query heads per KV head. A single token's keys and values are split for these rows only; with fewer of them, a
+/// vector product of each row takes less time than the split.
+const MIN_GROUP: usize = 4;
+
+/// Whether the products of an attention are computed on tiles. The number of queries must not matter, so that a row has the
+/// same bits in every step. f32 rows have more bits than two parts.
+pub(super) fn fits(op: &CachedAttention, kv: &HeadKv<'_>) -> bool {
+    let whole = |dim: usize| dim.is_multiple_of(LANES) && (1..=MAX_DIM).contains(&dim);
+    let split = |side: &HeadRows<'_>| side.storage != KvStorage::F32;
+    op.heads >= MIN_GROUP * op.kv_heads
+        && whole(op.key_dim)
+        && whole(op.value_dim)
+        && split(&kv.keys)
+        && split(&kv.values)
+}
+
+/// Operands of tile products, split into parts.
+#[repr(C, align(64))]
+pub(super) struct TileScratch {
+    /// The higher parts of all query rows, then the lower ones; rows are as long as keys, padded to whole tiles.
+    queries: [[u16; SCORE_ROWS * MAX_DIM]; 2],
+    weights: [[[u16; KEY_BLOCK]; SCORE_ROWS]; 2],
+    /// The keys of a block, then some dimensions of its values.
+    columns: Columns,
+    products: [[f32; DEPTH]; TILE_ROWS],
+}
+
+thread_local! {
+    static TILE_SCRATCH: RefCell<Box<TileScratch>> = RefCell::new(Box::new(TileScratch {
+        queries: [[0; SCORE_ROWS * MAX_DIM]; 2],
+        weights: [[[0; KEY_BLOCK]; SCORE_ROWS]; 2],
+        columns: Columns([0; MAX_DIM / TILE_DEPTH * STEP_BYTES]),
+        products: [[0.0; DEPTH]; TILE_ROWS],
+    }));
+}
+
+/// Calls `f` with the scratch of this thread.
+pub(super) fn with_scratch(f: impl FnOnce(&mut TileScratch)) {
+    TILE_SCRATCH.with_borrow_mut(|scratch| f(scratch));
+}
+
+/// The products of one query tile.
+pub(super) struct TileProducts<'a> {
+    tiles: AmxTiles,
+    scratch: &'a mut TileScratch,
+    /// Elements of a split query row.
+    query_len: usize,
+}
+
+impl<'a> TileProducts<'a> {
+    /// Configures the tiles and splits the query rows.
+    ///
+    /// # Safety
+    /// The tier must have tiles.
+    #[inline(always)]
+    pub(super) unsafe fn new(
+        s: S,
+        query_tile: &QueryTile<'_>,
+        scratch: &'a mut TileScratch,
+    ) -> TileProducts<'a> {
+        let rows = query_tile.queries.len() * query_tile.heads;
+        let dim = query_tile.op.key_dim;
+        let query_len = dim.next_multiple_of(TILE_DEPTH);
+        let [high, low] = &mut scratch.queries;
+        for row in 0..rows {
+            let q = query_tile.q_row(row);
+            for from in (0..dim).step_by(TILE_DEPTH) {
+                let at = row * query_len + from;
+                // SAFETY: the query has `dim` elements, whole vectors of them, and the scratch all rows of a tile.
+                unsafe {
+                    let second = match from + LANES < dim {
+                        true => s.load(q.add(from + LANES)),
+                        false => s.zero(),
+                    };
+                    let x = [s.load(q.add(from)), second];
+                    let (high, low) = (high[at..].as_mut_ptr(), low[at..].as_mut_ptr());
+                    s.store_bf16x2(x, high.cast(), low.cast());
+                }
+            }
+        }
+        TileProducts {
+            // SAFETY: as the caller guarantees.
+            tiles: unsafe { AmxTiles::with_rows(rows) },
+            scratch,
+            query_len,
+        }
+    }
+
+    /// The split query rows from `first` on.
+    #[inline(always)]
+    fn queries(&self, first: usize) -> Bf16x2Rows {
+        let [high, low] = &self.scratch.queries;
+        let at = first * self.query_len;
+        Bf16x2Rows {
+            parts: [high[at..].as_ptr().cast(), low[at..].as_ptr().cast()],
+            stride: self.query_len * size_of::<u16>(),
+        }
+    }
+
+    /// The split weights of the rows from `first` on, for the keys of a step.
+    #[inline(always)]
+    fn weights(&self, first: usize, step: usize) -> Bf16x2Rows {
+        let [high, low] = &self.scratch.weights;
+        let at = step * TILE_DEPTH;
+        Bf16x2Rows {
+            parts: [
+                high[first][at..].as_ptr().cast(),
+                low[first][at..].as_ptr().cast(),
+            ],
+            stride: size_of_val(&high[0]),
+        }
+    }
+
+    /// Splits the weights of some rows.
+    #[inline(always)]
+    fn split_weights(&mut self, s: S, rows: Range<usize>, steps: usize, work: &BlockScratch) {
+        let [high, low] = &mut self.scratch.weights;
+        for row in rows {
+            for at in (0..steps * TILE_DEPTH).step_by(TILE_DEPTH) {
+                // SAFETY: a row of weights has two tiles.
+                unsafe {
+                    let from = work.scores[row].as_ptr().add(at);
+                    let x = [s.load(from), s.load(from.add(LANES))];
+                    let (high, low) = (high[row][at..].as_mut_ptr(), low[row][at..].as_mut_ptr());
+                    s.store_bf16x2(x, high.cast(), low.cast());
+                }
+            }
+        }
+    }
+
+    /// Adds the products of a tile of rows to some dimensions of their accumulators.
+    #[inline(always)]
+    fn add_products(
+        &mut self,
+        s: S,
+        rows: Range<usize>,
+        dims: Range<usize>,
+        dim: usize,
+        sums: &mut Accumulators<'_>,
+    ) {
+        let products = &mut self.scratch.products;
+        // SAFETY: the products have a row for each of a tile, and rows of accumulators have these dimensions.
+        unsafe {
+            self.tiles
+                .store_bf16x2(products.as_mut_ptr().cast(), size_of_val(&products[0]));
+            for (product, row) in products.iter().zip(rows) {
+                let to = sums.weighted[row * dim + dims.start..].as_mut_ptr();
+                for at in (0..dims.len()).step_by(LANES) {
+                    let sum = s.add(s.load(to.add(at)), s.load(product.as_ptr().add(at)));
+                    s.store(to.add(at), sum);
+                }
+            }
+        }
+    }
+}
+
+impl BlockProducts<S> for TileProducts<'_> {
+    #[inline(always)]
+    fn score(
+        &mut self,
+        s: S,
+        query_tile: &QueryTile<'_>,
+        rows: Range<usize>,
+        keys: &BlockKeys<'_>,
+        work: &mut BlockScratch,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let dim = query_tile.op.key_dim;
+        let steps = self.query_len / TILE_DEPTH;
+        let stored = keys.tiles();
+        if stored.is_none() {
+            for from in (0..dim).step_by(DEPTH) {
+                let dims = from..dim.min(from + DEPTH);
+                work.decoded.keys(s, keys, dims.clone(), dim, prefetcher);
+                let columns = &mut self.scratch.columns;
+                for vector in 0..keys.vectors {
+                    columns.split_decoded_keys(s, &work.decoded, dims.clone(), vector);
+                }
+            }
+        }
+        let out_stride = size_of_val(&work.scores[0]);
+        for vector in 0..keys.vectors {
+            let columns = &mut self.scratch.columns;
+            if let Some(stored) = &stored {
+                // Keys in whole stored tiles are split as they are read.
+                if !stored.vectors.contains(&vector) {
+                    continue;
+                }
+                columns.split_stored_keys(s, stored, keys.side.storage, dim, vector, prefetcher);
+            }
+            columns.clear(s, dim..self.query_len, vector);
+            if rows.len() > TILE_ROWS {
+                continue;
+            }
+            // The products of a vector of keys are computed while the next one is split.
+            // SAFETY: queries, columns and scores have whole tiles of rows, and there is at least one step.
+            unsafe {
+                let out = work.scores[rows.start].as_mut_ptr().add(vector * LANES);
+                let right = self.scratch.columns.tile(vector);
+                let left = self.queries(rows.start);
+                self.tiles
+                    .bf16x2_one_tile(left, right, steps, (out, out_stride));
+            }
+        }
+        if rows.len() <= TILE_ROWS {
+            return;
+        }
+        for first in rows.step_by(TILE_ROWS) {
+            self.tiles.zero_accumulators();
+            let mut left = self.queries(first);
+            for step in 0..steps {
+                // SAFETY: as above.
+                unsafe {
+                    self.tiles
+                        .accumulate_bf16x2(left, self.scratch.columns.step(step));
+                    left.parts[0] = left.parts[0].add(2 * TILE_DEPTH);
+                    left.parts[1] = left.parts[1].add(2 * TILE_DEPTH);
+                }
+            }
+            // SAFETY: as above.
+            unsafe {
+                self.tiles
+                    .store_bf16x2(work.scores[first].as_mut_ptr(), out_stride);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_weighted_values(
+        &mut self,
+        s: S,
+        query_tile: &QueryTile<'_>,
+        rows: Range<usize>,
+        segments: &[Segment],
+        work: &mut BlockScratch,
+        sums: &mut Accumulators<'_>,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let (dim, values) = (query_tile.op.value_dim, &query_tile.kv.values);
+        let steps = segments.last().map_or(0, |s| s.end).div_ceil(TILE_DEPTH);
+        if steps == 0 {
+            return;
+        }
+        self.split_weights(s, rows.clone(), steps, work);
+        let in_place = match (segments, values.storage) {
+            ([segment], KvStorage::F16) => Some(segment),
+            _ => None,
+        };
+        for from in (0..dim).step_by(DEPTH) {
+            let dims = from..dim.min(from + DEPTH);
+            if in_place.is_none() {
+                with_storage!(values.storage, E => s.call(DecodeValues {
+                    block: &mut work.decoded,
+                    segments,
+                    side: values,
+                    dims: dims.clone(),
+                    dim,
+                    prefetcher,
+                    decoder: PhantomData::<E>,
+                }));
+                work.decoded
+                    .clear_missing_values(segments, steps * TILE_DEPTH);
+            }
+            self.tiles.zero_accumulators();
+            for step in 0..steps {
+                let columns = &mut self.scratch.columns;
+                match in_place {
+                    Some(segment) => {
+                        let dims = (dims.clone(), dim);
+                        columns.split_stored_values(s, segment, values, dims, step, prefetcher);
+                    }
+                    None => columns.split_decoded_values(s, &work.decoded, dims.len(), step),
+                }
+                // The products of a step are computed while the next one is split.
+                // SAFETY: weights and columns have whole tiles of rows.
+                unsafe {
+                    let left = self.weights(rows.start, step);
+                    self.tiles
+                        .accumulate_bf16x2(left, self.scratch.columns.step(step));
+                }
+            }
+            let first = rows.start..rows.end.min(rows.start + TILE_ROWS);
+            self.add_products(s, first.clone(), dims.clone(), dim, sums);
+            for first in (first.end..rows.end).step_by(TILE_ROWS) {
+                self.tiles.zero_accumulators();
+                for step in 0..steps {
+                    // SAFETY: as above.
+                    unsafe {
+                        let left = self.weights(first, step);
+                        self.tiles
+                            .accumulate_bf16x2(left, self.scratch.columns.step(step));
+                    }
+                }
+                let rows = first..rows.end.min(first + TILE_ROWS);
+                self.add_products(s, rows, dims.clone(), dim, sums);
+            }
+        }
+    }
+}
+
+/// 64 columns of the right side of products, in steps of the depth: pairs of rows, column by column, in two bf16 parts.
+#[repr(align(64))]
+struct Columns([u8; MAX_DIM / TILE_DEPTH * STEP_BYTES]);
+
+impl Columns {
+    #[inline(always)]
+    fn step(&self, step: usize) -> *const u8 {
+        self.0[step * STEP_BYTES..].as_ptr()
+    }
+
+    /// The first step of a vector of columns.
+    #[inline(always)]
+    fn tile(&self, vector: usize) -> *const u8 {
+        self.0[vector * TILE_BYTES..].as_ptr()
+    }
+
+    /// Stores two rows of a vector of columns, the first of which is even.
+    #[inline(always)]
+    fn put<const ROUND: bool>(
+        &mut self,
+        s: S,
+        row: usize,
+        vector: usize,
+        pair: [<S as Simd>::V; 2],
+    ) {
+        let at = row / TILE_DEPTH * STEP_BYTES + vector * TILE_BYTES;
+        let at = at + row % TILE_DEPTH / 2 * 2 * TILE_DEPTH;
+        let to = self.0[at..][..STEP_BYTES / 2 + 2 * TILE_DEPTH].as_mut_ptr();
+        // SAFETY: the slice has the pairs of both parts.
+        unsafe { s.store_bf16x2_pairs::<ROUND>(pair, to, to.add(STEP_BYTES / 2)) };
+    }
+
+    /// Sets some rows to zero.
+    #[inline(always)]
+    fn clear(&mut self, s: S, rows: Range<usize>, vector: usize) {
+        for row in rows.step_by(2) {
+            self.put::<false>(s, row, vector, [s.zero(); 2]);
+        }
+    }
+
+    /// Splits some dimensions of a vector of decoded keys.
+    #[inline(always)]
+    fn split_decoded_keys(
+        &mut self,
+        s: S,
+        decoded: &DecodedBlock,
+        dims: Range<usize>,
+        vector: usize,
+    ) {
+        for d in (0..dims.len()).step_by(2) {
+            let (first, second) = (decoded.key(d, vector), decoded.key(d + 1, vector));
+            // SAFETY: a decoded row has whole vectors.
+            let pair = unsafe { [s.load(first), s.load(second)] };
+            self.put::<true>(s, dims.start + d, vector, pair);
+        }
+    }
+
+    /// Splits a vector of keys that fills a stored tile.
+    #[inline(always)]
+    fn split_stored_keys(
+        &mut self,
+        s: S,
+        stored: &KeyTiles,
+        storage: KvStorage,
+        dim: usize,
+        vector: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        match storage {
+            KvStorage::BF16 => {
+                self.split_tile::<kv_rows::Bf16>(s, stored, dim, vector, prefetcher);
+            }
+            KvStorage::F8E4M3 => {
+                self.split_tile::<kv_rows::F8E4m3>(s, stored, dim, vector, prefetcher);
+            }
+            _ => self.split_tile::<kv_rows::F16>(s, stored, dim, vector, prefetcher),
+        }
+    }
+
+    #[inline(always)]
+    fn split_tile<E: KvDecoder>(
+        &mut self,
+        s: S,
+        stored: &KeyTiles,
+        dim: usize,
+        vector: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let row = TILE_CELLS * stored.element;
+        for d in (0..dim).step_by(2) {
+            prefetcher.consumed(2 * row);
+            // SAFETY: the tile lies inside the stored bytes.
+            let pair = unsafe {
+                let tile = stored
+                    .at
+                    .add((vector - stored.vectors.start) * stored.bytes);
+                [
+                    E::load(s, tile.add(d * row), 0, TILE_CELLS),
+                    E::load(s, tile.add((d + 1) * row), 0, TILE_CELLS),
+                ]
+            };
+            self.put::<false>(s, d, vector, pair);
+        }
+    }
+
+    /// Splits the decoded values of a step's keys.
+    #[inline(always)]
+    fn split_decoded_values(&mut self, s: S, decoded: &DecodedBlock, dims: usize, step: usize) {
+        for key in (step * TILE_DEPTH..(step + 1) * TILE_DEPTH).step_by(2) {
+            for vector in 0..dims / LANES {
+                // SAFETY: the key is one of the block's, and its row has these dimensions.
+                let pair = unsafe {
+                    let (first, second) =
+                        (decoded.value(key, vector), decoded.value(key + 1, vector));
+                    [s.load(first), s.load(second)]
+                };
+                self.put::<true>(s, key, vector, pair);
+            }
+        }
+    }
+
+    /// Splits some dimensions of the f16 values of a step's keys; keys outside of the segment get zeros.
+    #[inline(always)]
+    fn split_stored_values(
+        &mut self,
+        s: S,
+        segment: &Segment,
+        values: &HeadRows<'_>,
+        (dims, dim): (Range<usize>, usize),
+        step: usize,
+        prefetcher: &mut Prefetcher<'_>,
+    ) {
+        let stored = &segment.rows(values)[..segment.len() * values.row_bytes];
+        let used = values.row_bytes * dims.len() / dim;
+        let first_vector = dims.start / LANES;
+        for key in (step * TILE_DEPTH..(step + 1) * TILE_DEPTH).step_by(2) {
+            let inside = |key: usize| key >= segment.start && key < segment.end;
+            let row = |key: usize| stored[(key - segment.start) * values.row_bytes..].as_ptr();
+            if inside(key) && inside(key + 1) {
+                prefetcher.consumed(2 * used);
+                let (first, second) = (row(key), row(key + 1));
+                for vector in 0..dims.len() / LANES {
+                    // SAFETY: the segment has the rows, and a row has these dimensions.
+                    let pair = unsafe {
+                        [
+                            kv_rows::F16::load(s, first, first_vector + vector, dim),
+                            kv_rows::F16::load(s, second, first_vector + vector, dim),
+                        ]
+                    };
+                    self.put::<false>(s, key, vector, pair);
+                }
+                continue;
+            }
+            for vector in 0..dims.len() / LANES {
+                let mut pair = [s.zero(); 2];
+                for i in 0..2 {
+                    if inside(key + i) {
+                        // SAFETY: as above.
+                        pair[i] = unsafe {
+                            kv_rows::F16::load(s, row(key + i), first_vector + vector, dim)
+                        };
+                    }
+                }
+                self.put::<false>(s, key, vector, pair);
+            }
+        }
+    }
+}
