@@ -5,6 +5,14 @@
 //! to 4.6 ns if its left side has at most eight rows; loading a tile takes 3 ns from L1 and about 10 ns from L2. After
 //! 0.3 us without a product the unit is powered down, and the next product takes 0.27 to 0.3 us longer.
 
+#[cfg(target_arch = "x86_64")]
+mod bf16x2;
+#[cfg(target_arch = "x86_64")]
+mod bf16x3;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use bf16x2::Bf16x2Rows;
+
 /// Whether the CPU has int8 and bf16 tiles and the OS lets this process use them.
 pub(crate) fn available() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -35,8 +43,8 @@ fn permitted() -> bool {
 
 /// The configured AMX state, released on drop.
 ///
-/// All tiles have full size. Tiles of half the width take twice as long to load, so unused parts are multiplied with
-/// zeros.
+/// Tiles have full size unless a constructor says otherwise. Tiles of half the width take twice as long to load, so unused
+/// parts are multiplied with zeros.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct AmxTiles(());
 
@@ -82,6 +90,20 @@ impl AmxTiles {
     /// # Safety
     /// As for [`new`](AmxTiles::new).
     pub(crate) unsafe fn with_rows(rows: usize) -> AmxTiles {
+        // SAFETY: as the caller guarantees.
+        unsafe { AmxTiles::configure(rows, TILE_ROW_BYTES) }
+    }
+
+    /// Configures the tiles for right sides and products of one column: all tiles but 4 and 5.
+    ///
+    /// # Safety
+    /// As for [`new`](AmxTiles::new).
+    pub(crate) unsafe fn with_one_column() -> AmxTiles {
+        // SAFETY: as the caller guarantees.
+        unsafe { AmxTiles::configure(TILE_ROWS, size_of::<f32>()) }
+    }
+
+    unsafe fn configure(rows: usize, column_bytes: usize) -> AmxTiles {
         #[repr(C, align(64))]
         struct Config {
             palette: u8,
@@ -99,7 +121,8 @@ impl AmxTiles {
         };
         config.rows[..6].fill(rows.clamp(1, TILE_ROWS) as u8);
         config.rows[6..8].fill(TILE_ROWS as u8);
-        config.row_bytes[..8].fill(TILE_ROW_BYTES as u16);
+        config.row_bytes[..8].fill(column_bytes as u16);
+        config.row_bytes[4..6].fill(TILE_ROW_BYTES as u16);
         // SAFETY: the caller guarantees the instruction; the configuration is 64 bytes of a valid palette.
         unsafe {
             std::arch::asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
@@ -245,345 +268,6 @@ impl AmxTiles {
                 "tilestored [{out} + {line} + 3072], tmm3",
                 out = in(reg) out,
                 line = in(reg) TILE_ROW_BYTES,
-                options(nostack),
-            );
-        }
-    }
-}
-
-/// The prefetch distance of columns in bytes: a block of columns if that fits L1, otherwise some steps of the depth.
-#[cfg(target_arch = "x86_64")]
-fn prefetch_distance(block: usize) -> usize {
-    const STEPS: usize = 4 * 3072;
-    if block <= 2 * STEPS { block } else { STEPS }
-}
-
-/// The instructions of one step of a bf16x3 product. `left` and `right` load tiles with a part (0 is the most
-/// significant); every line loads the operand that changed and multiplies.
-#[cfg(target_arch = "x86_64")]
-macro_rules! split_product {
-    (two_by_two) => {
-        concat!(
-            split_product!(left 0), split_product!(right 2048), split_product!(multiply),
-            split_product!(ahead 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
-            split_product!(right 1024), split_product!(multiply),
-            split_product!(left 1024), split_product!(multiply),
-            split_product!(ahead 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
-            split_product!(right 0), split_product!(multiply),
-            split_product!(left 2048), split_product!(multiply),
-            split_product!(ahead 2048 2112 2176 2240 2304 2368 2432 2496 2560 2624 2688 2752 2816 2880 2944 3008),
-            split_product!(left 0), split_product!(multiply),
-        )
-    };
-    // Prefetches the columns of a later step: tile loads do not trigger the hardware prefetcher, and weights come from
-    // memory.
-    (ahead $($at:literal)*) => {
-        concat!($(
-            "prefetcht0 [{right} + {ahead} + ", $at, "]\n",
-            "prefetcht0 [{next_right} + {ahead} + ", $at, "]\n",
-        )*)
-    };
-    (four_ahead $($at:literal)*) => {
-        concat!($(
-            "prefetcht0 [{right} + {ahead} + ", $at, "]\n",
-            "prefetcht0 [{second} + {ahead} + ", $at, "]\n",
-            "prefetcht0 [{third} + {ahead} + ", $at, "]\n",
-            "prefetcht0 [{fourth} + {ahead} + ", $at, "]\n",
-        )*)
-    };
-    (left $part:literal) => {
-        concat!(
-            "tileloadd tmm4, [{left} + {line} + ", $part, "]\n",
-            "tileloadd tmm5, [{next_left} + {line} + ", $part, "]\n",
-        )
-    };
-    (right $part:literal) => {
-        concat!(
-            "tileloadd tmm6, [{right} + {line} + ", $part, "]\n",
-            "tileloadd tmm7, [{next_right} + {line} + ", $part, "]\n",
-        )
-    };
-    (multiply) => {
-        "tdpbf16ps tmm0, tmm4, tmm6
-        tdpbf16ps tmm1, tmm4, tmm7
-        tdpbf16ps tmm2, tmm5, tmm6
-        tdpbf16ps tmm3, tmm5, tmm7
-        "
-    };
-    (one_by_four) => {
-        concat!(
-            "tileloadd tmm4, [{left} + {line}]\n",
-            split_product!(four 2048),
-            split_product!(four_ahead 2048 2112 2176 2240 2304 2368 2432 2496 2560 2624 2688 2752 2816 2880 2944 3008),
-            split_product!(four 1024),
-            "tileloadd tmm4, [{left} + {line} + 1024]\n",
-            split_product!(four_ahead 1024 1088 1152 1216 1280 1344 1408 1472 1536 1600 1664 1728 1792 1856 1920 1984),
-            split_product!(four 1024), split_product!(four 0),
-            "tileloadd tmm4, [{left} + {line} + 2048]\n",
-            split_product!(four_ahead 0 64 128 192 256 320 384 448 512 576 640 704 768 832 896 960),
-            split_product!(four 0),
-            "tileloadd tmm4, [{left} + {line}]\n",
-            split_product!(four 0),
-        )
-    };
-    (four $part:literal) => {
-        concat!(
-            "tileloadd tmm5, [{right} + {line} + ", $part, "]\n",
-            "tdpbf16ps tmm0, tmm4, tmm5\n",
-            "tileloadd tmm6, [{second} + {line} + ", $part, "]\n",
-            "tdpbf16ps tmm1, tmm4, tmm6\n",
-            "tileloadd tmm7, [{third} + {line} + ", $part, "]\n",
-            "tdpbf16ps tmm2, tmm4, tmm7\n",
-            "tileloadd tmm5, [{fourth} + {line} + ", $part, "]\n",
-            "tdpbf16ps tmm3, tmm4, tmm5\n",
-        )
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-impl AmxTiles {
-    /// Multiplies 32 rows with 32 columns of numbers in three bf16 parts, and stores the products as `[2, 2, 16, 16]`.
-    /// A step covers 32 of the depth and has three tiles for sixteen rows or columns. All steps of the first sixteen
-    /// are followed, `strip` bytes further, by those of the next sixteen.
-    ///
-    /// # Safety
-    /// All operands must be readable, and `out` must hold the products. There must be at least one step.
-    #[inline(always)]
-    pub(crate) unsafe fn bf16x3_2x2(
-        &self,
-        left: *const u8,
-        right: *const u8,
-        strip: usize,
-        steps: usize,
-        out: *mut f32,
-    ) {
-        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
-        // named as clobbered.
-        unsafe {
-            std::arch::asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                split_product!(two_by_two),
-                "add {left}, 3072",
-                "add {next_left}, 3072",
-                "add {right}, 3072",
-                "add {next_right}, 3072",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{out} + {line}], tmm0",
-                "tilestored [{out} + {line} + 1024], tmm1",
-                "tilestored [{out} + {line} + 2048], tmm2",
-                "tilestored [{out} + {line} + 3072], tmm3",
-                left = inout(reg) left => _,
-                next_left = inout(reg) left.wrapping_add(strip) => _,
-                right = inout(reg) right => _,
-                next_right = inout(reg) right.wrapping_add(strip) => _,
-                steps = inout(reg) steps => _,
-                out = in(reg) out,
-                line = in(reg) TILE_ROW_BYTES,
-                ahead = in(reg) prefetch_distance(2 * strip),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
-
-    /// As [`bf16x3_2x2`](AmxTiles::bf16x3_2x2), for sixteen rows and 64 columns: the products are `[4, 16, 16]`.
-    ///
-    /// # Safety
-    /// As for [`bf16x3_2x2`](AmxTiles::bf16x3_2x2).
-    #[inline(always)]
-    pub(crate) unsafe fn bf16x3_1x4(
-        &self,
-        left: *const u8,
-        right: *const u8,
-        strip: usize,
-        steps: usize,
-        out: *mut f32,
-    ) {
-        // SAFETY: as above.
-        unsafe {
-            std::arch::asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                split_product!(one_by_four),
-                "add {left}, 3072",
-                "add {right}, 3072",
-                "add {second}, 3072",
-                "add {third}, 3072",
-                "add {fourth}, 3072",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{out} + {line}], tmm0",
-                "tilestored [{out} + {line} + 1024], tmm1",
-                "tilestored [{out} + {line} + 2048], tmm2",
-                "tilestored [{out} + {line} + 3072], tmm3",
-                left = inout(reg) left => _,
-                right = inout(reg) right => _,
-                second = inout(reg) right.wrapping_add(strip) => _,
-                third = inout(reg) right.wrapping_add(2 * strip) => _,
-                fourth = inout(reg) right.wrapping_add(3 * strip) => _,
-                steps = inout(reg) steps => _,
-                out = in(reg) out,
-                line = in(reg) TILE_ROW_BYTES,
-                ahead = in(reg) prefetch_distance(4 * strip),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
-}
-
-/// The instructions of one step of a bf16x2 product: a part of the rows times a part of four tiles of columns. A product
-/// that adds to the same sums as another must be four products away from it, or it waits.
-#[cfg(target_arch = "x86_64")]
-macro_rules! two_part_product {
-    ($rows:literal, $first:literal, $second:literal, $third:literal, $fourth:literal) => {
-        concat!(
-            "tileloadd tmm6, [{right} + {line} + ",
-            $first,
-            "]\n",
-            "tdpbf16ps tmm0, ",
-            $rows,
-            ", tmm6\n",
-            "tileloadd tmm7, [{right} + {line} + ",
-            $second,
-            "]\n",
-            "tdpbf16ps tmm1, ",
-            $rows,
-            ", tmm7\n",
-            "tileloadd tmm6, [{right} + {line} + ",
-            $third,
-            "]\n",
-            "tdpbf16ps tmm2, ",
-            $rows,
-            ", tmm6\n",
-            "tileloadd tmm7, [{right} + {line} + ",
-            $fourth,
-            "]\n",
-            "tdpbf16ps tmm3, ",
-            $rows,
-            ", tmm7\n",
-        )
-    };
-}
-
-/// Rows of numbers in two bf16 parts, the left side of a product.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) struct Bf16x2Rows {
-    /// The higher and the lower parts.
-    pub(crate) parts: [*const u8; 2],
-    /// Bytes from one row to the next.
-    pub(crate) stride: usize,
-}
-
-#[cfg(target_arch = "x86_64")]
-impl AmxTiles {
-    /// Adds the products of rows and 64 columns over a depth of 32 to the accumulators, numbers being in two bf16 parts.
-    /// The product of both lower parts is left out. Columns are eight tiles: four of the higher parts, then four of the
-    /// lower ones.
-    ///
-    /// As in [`accumulate_planes`](AmxTiles::accumulate_planes), accumulators stay in registers from
-    /// [`zero_accumulators`](AmxTiles::zero_accumulators) on.
-    ///
-    /// # Safety
-    /// The tiles must be readable.
-    #[inline(always)]
-    pub(crate) unsafe fn accumulate_bf16x2(&self, left: Bf16x2Rows, right: *const u8) {
-        let [high, low] = left.parts;
-        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
-        // named as clobbered.
-        unsafe {
-            std::arch::asm!(
-                "tileloadd tmm4, [{high} + {stride}]",
-                "tileloadd tmm5, [{low} + {stride}]",
-                two_part_product!("tmm5", 0, 1024, 2048, 3072),
-                two_part_product!("tmm4", 4096, 5120, 6144, 7168),
-                two_part_product!("tmm4", 0, 1024, 2048, 3072),
-                high = in(reg) high,
-                low = in(reg) low,
-                stride = in(reg) left.stride,
-                right = in(reg) right,
-                line = in(reg) TILE_ROW_BYTES,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack, readonly),
-            );
-        }
-    }
-
-    /// Stores the accumulators of [`accumulate_bf16x2`](AmxTiles::accumulate_bf16x2) as rows of 64 products, `stride` bytes
-    /// apart.
-    ///
-    /// # Safety
-    /// `out` must hold the products.
-    #[inline(always)]
-    pub(crate) unsafe fn store_bf16x2(&self, out: *mut f32, stride: usize) {
-        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory.
-        unsafe {
-            std::arch::asm!(
-                "tilestored [{out} + {stride}], tmm0",
-                "tilestored [{out} + {stride} + 64], tmm1",
-                "tilestored [{out} + {stride} + 128], tmm2",
-                "tilestored [{out} + {stride} + 192], tmm3",
-                out = in(reg) out,
-                stride = in(reg) stride,
-                options(nostack),
-            );
-        }
-    }
-
-    /// Multiplies rows with sixteen columns over a depth of `32 · steps`, in the order of
-    /// [`accumulate_bf16x2`](AmxTiles::accumulate_bf16x2), and stores the products; `right` is the first of the four tiles.
-    ///
-    /// # Safety
-    /// All operands must be readable, and `out` must hold the products. There must be at least one step.
-    #[inline(always)]
-    pub(crate) unsafe fn bf16x2_one_tile(
-        &self,
-        left: Bf16x2Rows,
-        right: *const u8,
-        steps: usize,
-        (out, out_stride): (*mut f32, usize),
-    ) {
-        let [high, low] = left.parts;
-        // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
-        // named as clobbered.
-        unsafe {
-            std::arch::asm!(
-                "tilezero tmm0",
-                "2:",
-                "tileloadd tmm4, [{high} + {stride}]",
-                "tileloadd tmm5, [{low} + {stride}]",
-                "tileloadd tmm6, [{right} + {line}]",
-                "tdpbf16ps tmm0, tmm5, tmm6",
-                "tileloadd tmm7, [{right} + {line} + 4096]",
-                "tdpbf16ps tmm0, tmm4, tmm7",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "add {high}, 64",
-                "add {low}, 64",
-                "add {right}, 8192",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{out} + {out_stride}], tmm0",
-                high = inout(reg) high => _,
-                low = inout(reg) low => _,
-                stride = in(reg) left.stride,
-                right = inout(reg) right => _,
-                steps = inout(reg) steps => _,
-                out = in(reg) out,
-                out_stride = in(reg) out_stride,
-                line = in(reg) TILE_ROW_BYTES,
-                out("tmm0") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }

@@ -308,18 +308,13 @@ impl Avx512<true> {
         const NOT_FINITE: i32 = 0x99;
         // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
         unsafe {
-            // The upper halves of both vectors' elements.
-            let odd = _mm512_add_epi16(
-                _mm512_set1_epi16(1),
-                _mm512_slli_epi16::<1>(_mm512_loadu_si512(COUNT.as_ptr().cast())),
-            );
             let top = _mm512_set1_epi32(0xffff_0000u32 as i32);
             let [mut low, mut high] = x;
             let finite_low = !_mm512_fpclass_ps_mask::<NOT_FINITE>(low);
             let finite_high = !_mm512_fpclass_ps_mask::<NOT_FINITE>(high);
             for part in 0..3 {
                 let (a, b) = (_mm512_castps_si512(low), _mm512_castps_si512(high));
-                let halves = _mm512_permutex2var_epi16(a, odd, b);
+                let halves = self.upper_halves(a, b);
                 _mm512_storeu_si512(p.add(part * part_stride).cast(), halves);
                 let (a, b) = (_mm512_and_si512(a, top), _mm512_and_si512(b, top));
                 low = _mm512_maskz_sub_ps(finite_low, low, _mm512_castsi512_ps(a));
@@ -330,18 +325,22 @@ impl Avx512<true> {
 }
 
 impl Avx512<true> {
-    /// Stores each of 32 numbers as two bf16 whose sum is the number to seventeen bits, the most significant first.
-    ///
-    /// # Safety
-    /// 64 bytes must be writable at both addresses.
+    /// The upper halves of the 32-bit lanes of two vectors, in order.
     #[inline(always)]
-    pub(crate) unsafe fn store_bf16x2(self, x: [__m512; 2], high: *mut u8, low: *mut u8) {
-        // SAFETY: the caller guarantees the bytes; AVX-512 is proven.
+    fn upper_halves(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: AVX-512 is proven; the table has 64 bytes.
         unsafe {
-            let odd = _mm512_add_epi16(
-                _mm512_set1_epi16(1),
-                _mm512_slli_epi16::<1>(_mm512_loadu_si512(COUNT.as_ptr().cast())),
-            );
+            let odd = _mm512_loadu_si512(ODD_WORDS.as_ptr().cast());
+            _mm512_permutex2var_epi16(a, odd, b)
+        }
+    }
+
+    /// Splits each of 32 numbers into two bf16 whose sum is the number to seventeen bits: 32 higher parts, then 32 lower
+    /// ones.
+    #[inline(always)]
+    pub(crate) fn split_bf16x2(self, x: [__m512; 2]) -> [__m512; 2] {
+        // SAFETY: AVX-512 is proven.
+        unsafe {
             let top = _mm512_set1_epi32(0xffff_0000u32 as i32);
             let half = _mm512_set1_epi32(0x8000);
             let round = |x: __m512| _mm512_add_epi32(_mm512_castps_si512(x), half);
@@ -349,9 +348,9 @@ impl Avx512<true> {
                 _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(rounded, top)))
             };
             let (a, b) = (round(x[0]), round(x[1]));
-            _mm512_storeu_si512(high.cast(), _mm512_permutex2var_epi16(a, odd, b));
-            let (a, b) = (round(rest(x[0], a)), round(rest(x[1], b)));
-            _mm512_storeu_si512(low.cast(), _mm512_permutex2var_epi16(a, odd, b));
+            let high = self.upper_halves(a, b);
+            let low = self.upper_halves(round(rest(x[0], a)), round(rest(x[1], b)));
+            [_mm512_castsi512_ps(high), _mm512_castsi512_ps(low)]
         }
     }
 
@@ -392,15 +391,15 @@ impl Avx512<true> {
     }
 }
 
-/// The numbers 0 to 31.
-const COUNT: [u16; 32] = {
-    let mut count = [0; 32];
+/// The odd numbers below 64: the upper halves of 32-bit lanes.
+const ODD_WORDS: [u16; 32] = {
+    let mut odd = [0; 32];
     let mut i = 0;
     while i < 32 {
-        count[i] = i as u16;
+        odd[i] = 2 * i as u16 + 1;
         i += 1;
     }
-    count
+    odd
 };
 
 impl<const VNNI: bool> Simd for Avx512<VNNI> {

@@ -1,7 +1,11 @@
 //! Linear layers with f16 or bf16 weights.
 //!
 //! Every output is one chain of sixteen-lane multiply-adds along the depth, summed at the end in a fixed order. That
-//! order is the same for one row of activations and for many, so a row's result never depends on its neighbours.
+//! order is the same for one row of activations and for many, so a row's result never depends on its neighbours. On matrix
+//! tiles the order is another one, also for any number of rows.
+
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use super::epilogue::OutputTile;
 use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
@@ -26,13 +30,17 @@ pub(crate) struct HalfLinear {
 }
 
 impl HalfLinear {
-    /// Bytes of scratch: decoded weight rows for every thread.
+    /// Bytes of scratch: decoded weight rows for every thread, or what matrix tiles need.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
-        if self.m <= MAX_MEMORY_BOUND_ROWS {
-            0
-        } else {
-            threads * self.decoded_elements() * size_of::<f32>()
+        let vectors = match self.m <= MAX_MEMORY_BOUND_ROWS {
+            true => 0,
+            false => threads * self.decoded_elements() * size_of::<f32>(),
+        };
+        #[cfg(target_arch = "x86_64")]
+        if tiles::fits(self) && crate::simd::amx::available() {
+            return vectors.max(tiles::scratch(self));
         }
+        vectors
     }
 
     fn decoded_elements(&self) -> usize {
@@ -47,7 +55,7 @@ impl HalfLinear {
     /// task is one set of decoded rows.
     fn task_rows(&self, threads: usize) -> usize {
         if self.m <= MAX_MEMORY_BOUND_ROWS {
-            self.n.div_ceil(threads * 4).next_multiple_of(4)
+            self.n.div_ceil(threads * 4).next_multiple_of(DECODED_ROWS)
         } else {
             DECODED_ROWS
         }
@@ -74,6 +82,13 @@ impl HalfLinear {
         if self.m == 0 {
             return;
         }
+        #[cfg(target_arch = "x86_64")]
+        let on_tiles = ctx.isa.has_tiles() && tiles::fits(self);
+        #[cfg(target_arch = "x86_64")]
+        if on_tiles {
+            // SAFETY: as the caller guarantees.
+            unsafe { tiles::split_activations(ctx, self, &operands) };
+        }
         let shared = SharedLinearOperands(operands);
         let step = self.task_rows(ctx.threads.count());
         ctx.threads
@@ -86,10 +101,17 @@ impl HalfLinear {
                     thread,
                     prefetch_plan: ctx.threads.prefetch_plan(thread),
                 };
-                match self.weight {
+                let on_vectors = |task| match self.weight {
                     DType::BF16 => ctx.isa.run(HalfLinearKernel::<Bf16>(task, PhantomData)),
                     _ => ctx.isa.run(HalfLinearKernel::<F16>(task, PhantomData)),
+                };
+                #[cfg(target_arch = "x86_64")]
+                match on_tiles {
+                    true => ctx.isa.run_tiles(tiles::TileTask(task)),
+                    false => on_vectors(task),
                 }
+                #[cfg(not(target_arch = "x86_64"))]
+                on_vectors(task);
                 let LinearOperands { out, epilogue, .. } = shared.get();
                 let tile = OutputTile {
                     out,

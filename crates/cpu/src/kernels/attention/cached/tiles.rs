@@ -110,8 +110,9 @@ impl<'a> TileProducts<'a> {
                         false => s.zero(),
                     };
                     let x = [s.load(q.add(from)), second];
-                    let (high, low) = (high[at..].as_mut_ptr(), low[at..].as_mut_ptr());
-                    s.store_bf16x2(x, high.cast(), low.cast());
+                    let parts = s.split_bf16x2(x);
+                    s.store(high[at..].as_mut_ptr().cast(), parts[0]);
+                    s.store(low[at..].as_mut_ptr().cast(), parts[1]);
                 }
             }
         }
@@ -158,8 +159,9 @@ impl<'a> TileProducts<'a> {
                 unsafe {
                     let from = work.scores[row].as_ptr().add(at);
                     let x = [s.load(from), s.load(from.add(LANES))];
-                    let (high, low) = (high[row][at..].as_mut_ptr(), low[row][at..].as_mut_ptr());
-                    s.store_bf16x2(x, high.cast(), low.cast());
+                    let parts = s.split_bf16x2(x);
+                    s.store(high[row][at..].as_mut_ptr().cast(), parts[0]);
+                    s.store(low[row][at..].as_mut_ptr().cast(), parts[1]);
                 }
             }
         }
