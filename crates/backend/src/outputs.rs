@@ -80,7 +80,7 @@ impl<'a> RowOutputs<'a> {
         }
     }
 
-    /// Whether the row of a model with `vocab` tokens holds these outputs.
+    /// Whether the row has the wanted outputs; `vocab` is the size of the model's vocabulary.
     pub fn holds(self, wanted: Wanted, vocab: usize) -> bool {
         match (self, wanted.count()) {
             (RowOutputs::Logits(logits), _) => !logits.is_empty(),
@@ -273,7 +273,7 @@ pub fn best_tokens(best: &mut Vec<ScoredToken>, row: &[f32], k: usize) {
         best[start..].sort_unstable_by(ScoredToken::best_first);
         return;
     }
-    // Most chunks hold nothing better than what is kept, which vectors find out.
+    // Most chunks have no better token: one vector comparison shows that.
     const CHUNK: usize = 16;
     for (chunk, first) in row.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
         if best.len() == start + k {

@@ -72,7 +72,7 @@ impl Bytes {
 
     /// Reads a file into memory.
     ///
-    /// Windows replaces no file that is mapped: a file that is replaced while its content is in use is read.
+    /// Use this for files that may be replaced while their content is in use: Windows cannot replace a mapped file.
     pub fn read(path: &Path) -> Result<Bytes, MapError> {
         let read = || {
             let mut file = open(path)?;

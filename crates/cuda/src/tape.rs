@@ -89,7 +89,7 @@ pub(crate) struct Tape {
 /// The kernel calls of a group of nodes.
 pub(crate) struct Call {
     pub(crate) launches: Vec<Launch>,
-    /// Whether it is cached attention, which pieces are cut at.
+    /// Whether it is cached attention: `PIECEWISE` graphs are cut before and after it.
     pub(crate) attends: bool,
     /// The group's last node and the address of its result.
     pub(crate) node: usize,

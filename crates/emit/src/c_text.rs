@@ -34,7 +34,7 @@ impl StepSymbols {
         bindings
     }
 
-    /// Constant, factor of the tokens and factor of the rows.
+    /// The constant of a linear dimension, and the factors of its tokens and rows.
     fn terms(&self, dim: &Dim) -> Option<[i64; 3]> {
         let constant = dim.value(&self.bind(0, 0))?;
         let tokens = dim.value(&self.bind(1, 0))? - constant;

@@ -48,7 +48,7 @@ impl StepToken {
 /// What becomes of a token once its step has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It continues its sequence and is held from then on.
+    /// It is appended to its sequence: later tokens attend it.
     Next,
     /// It is a candidate: held until a path of candidates is committed.
     Candidate {

@@ -55,7 +55,7 @@ pub(crate) struct Continued {
     pub(crate) model: String,
     pub(crate) tokens: Vec<u32>,
     pub(crate) messages: Vec<Value>,
-    /// Whether the tokens end inside an answer, which goes on.
+    /// Whether the tokens end inside an answer, which the completion continues.
     pub(crate) partial: bool,
 }
 

@@ -82,7 +82,7 @@ impl Server {
     /// Listens on the address of the options. `backend` runs all models.
     pub fn bind(options: ServerOptions, backend: Box<dyn Backend>) -> Result<Server, ServerError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            // The work is the engine's; these threads move bytes.
+            // These threads only read requests and write answers; the engine has its own.
             .worker_threads(2)
             .thread_name("kvark-http")
             .enable_all()

@@ -120,7 +120,7 @@ fn message(item: Value) -> Value {
     }
 }
 
-/// Reads `text.format`, which is a response format in another place.
+/// Reads `text.format`: what chat completions call `response_format`.
 fn read_text_format(
     fields: &mut Fields,
     choice: &ToolChoice,

@@ -335,7 +335,7 @@ graph g(q: f32[2, T, 4], k: f32[2, T, 4], mask: f32[1, T, T])
 ";
         assert_eq!(after(s.finish(&[y]), run), expect);
 
-        // Chosen, either way around; the first query sees nothing where the choice is turned.
+        // The condition selects the scores that are seen, or those that are hidden.
         for (hide, low) in [
             (false, f32::MIN),
             (true, f32::MIN),

@@ -204,7 +204,7 @@ graph g(x: f32[2, T, 4])
         });
     }
 
-    /// Hugging Face's mask: causal, and within a run of positions without gaps, of which there is one.
+    /// Hugging Face's mask: causal within a run of consecutive positions. Here there is one run.
     #[test]
     fn a_causal_mask_that_looks_for_gaps() {
         expect_causal(|s, t| {
