@@ -5,24 +5,32 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+# Stands for minus infinity in scores: its exponential is zero, and no difference of two of them is NaN.
+UNSEEN = -1e4
 
-def rope_tables(positions, dim, theta, dtype):
-    frequencies = theta ** (-torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim)
-    angles = positions.float()[..., None] * frequencies
-    angles = torch.cat([angles, angles], dim=-1)
+
+def rope_tables(longest, dim, theta, device, dtype):
+    """Cosines and sines of [longest, dim / 2] angles."""
+    frequencies = theta ** (-torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim)
+    angles = torch.arange(longest, device=device, dtype=torch.float32)[:, None] * frequencies
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x, cos, sin):
-    """Rotates the halves of heads; x is [batch, heads, time, dim], the tables [batch, time, dim]."""
+    """Rotates the halves of heads; x is [batch, heads, time, dim], the tables [time, dim / 2]."""
     a, b = x.chunk(2, dim=-1)
-    return x * cos[:, None] + torch.cat([-b, a], dim=-1) * sin[:, None]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 def rms(x, weight, eps):
-    y = x.float()
-    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
-    return (y * weight.float()).to(x.dtype)
+    return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
+
+
+def full_logits(hidden, output):
+    """Logits in single precision: those of bf16 are too coarse to compare near-equal tokens."""
+    if hidden.is_cuda:
+        return torch.mm(hidden, output.T, out_dtype=torch.float32)
+    return hidden.float() @ output.T.float()
 
 
 def unpermute(weight, heads):
@@ -34,6 +42,19 @@ def unpermute(weight, heads):
 def permute(weight, heads):
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def decoder_layer(x, attn_norm, qkv, out, ffn_norm, gate_up, down, cos, sin, heads, kv_heads, eps):
+    """One layer of the target over whole sequences, padded at the end: causal attention needs no other mask."""
+    batch, time, _ = x.shape
+    dim = qkv.shape[0] // (heads + 2 * kv_heads)
+    projected = F.linear(rms(x, attn_norm, eps), qkv).view(batch, time, heads + 2 * kv_heads, dim).transpose(1, 2)
+    q, k, v = projected.split([heads, kv_heads, kv_heads], 1)
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    x = x + F.linear(y.transpose(1, 2).reshape(batch, time, -1), out)
+    gate, up = F.linear(rms(x, ffn_norm, eps), gate_up).chunk(2, -1)
+    return x + F.linear(F.silu(gate) * up, down)
 
 
 class Target:
@@ -49,6 +70,7 @@ class Target:
         self.eps = meta["attention.layer_norm_rms_epsilon"]
         self.theta = meta["rope.freq_base"]
         self.device, self.dtype = device, dtype
+        self.layer = decoder_layer
 
         def load(name, heads=None):
             values = file.tensor(name)
@@ -65,87 +87,28 @@ class Target:
             qkv = torch.cat([load(p + "attn_q.weight", self.heads), load(p + "attn_k.weight", self.kv_heads), load(p + "attn_v.weight")])
             gate_up = torch.cat([load(p + "ffn_gate.weight"), load(p + "ffn_up.weight")])
             self.blocks.append(
-                dict(
-                    attn_norm=load(p + "attn_norm.weight"),
-                    qkv=qkv,
-                    out=load(p + "attn_output.weight"),
-                    ffn_norm=load(p + "ffn_norm.weight"),
-                    gate_up=gate_up,
-                    down=load(p + "ffn_down.weight"),
-                )
+                (load(p + "attn_norm.weight"), qkv, load(p + "attn_output.weight"), load(p + "ffn_norm.weight"), gate_up, load(p + "ffn_down.weight"))
             )
+
+    def compile(self):
+        """Compiles the layer, once for all layers."""
+        self.layer = torch.compile(decoder_layer, dynamic=False)
 
     def tap_layers(self):
         """Layers whose inputs are the features."""
         return [2, self.layers // 2, self.layers - 3]
 
-    def forward(self, tokens, positions, mask, cache=None, at=0, taps=()):
-        """Hidden states after the last norm, and the inputs of the tapped layers. `cache` is [layers, 2, batch, heads, time,
-        dim]; rows from `at` on are written."""
-        batch, time = tokens.shape
+    @torch.no_grad()
+    def features(self, tokens):
+        """Hidden states after the last norm, and the inputs of the tapped layers, of whole sequences."""
         x = self.embedding[tokens]
-        cos, sin = rope_tables(positions, self.dim, self.theta, self.dtype)
+        cos, sin = rope_tables(tokens.shape[1], self.dim, self.theta, x.device, self.dtype)
         kept = []
         for i, block in enumerate(self.blocks):
-            if i in taps:
+            if i in self.tap_layers():
                 kept.append(x)
-            h = rms(x, block["attn_norm"], self.eps)
-            q, k, v = (h @ block["qkv"].T).split([self.heads * self.dim, self.kv_heads * self.dim, self.kv_heads * self.dim], -1)
-            shape = lambda t: t.view(batch, time, -1, self.dim).transpose(1, 2)
-            q, k, v = rotate(shape(q), cos, sin), rotate(shape(k), cos, sin), shape(v)
-            if cache is not None:
-                cache[i, 0, :, :, at : at + time] = k
-                cache[i, 1, :, :, at : at + time] = v
-                k, v = cache[i, 0, :, :, : at + time], cache[i, 1, :, :, : at + time]
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-            x = x + y.transpose(1, 2).reshape(batch, time, -1) @ block["out"].T
-            h = rms(x, block["ffn_norm"], self.eps)
-            gate, up = (h @ block["gate_up"].T).chunk(2, -1)
-            x = x + (F.silu(gate) * up) @ block["down"].T
-        features = torch.cat(kept, -1) if kept else None
-        return rms(x, self.norm, self.eps), features
-
-    @torch.no_grad()
-    def generate(self, prompts, new_tokens, temperature, stop):
-        """Continues prompts (lists of ids); `temperature` is one number a prompt, 0 for the most likely token. Returns one
-        list of new ids a prompt, with the stop token."""
-        batch, longest = len(prompts), max(map(len, prompts))
-        device = self.device
-        tokens = torch.zeros(batch, longest, dtype=torch.long, device=device)
-        valid = torch.zeros(batch, longest + new_tokens, dtype=torch.bool, device=device)
-        for row, prompt in enumerate(prompts):
-            tokens[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
-            valid[row, longest - len(prompt) : longest] = True
-        positions = (valid[:, :longest].cumsum(-1) - 1).clamp(min=0)
-        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-        mask = causal[None] & valid[:, None, :longest]
-        mask |= torch.eye(longest, dtype=torch.bool, device=device)[None]
-        cache = torch.empty(self.layers, 2, batch, self.kv_heads, longest + new_tokens, self.dim, dtype=self.dtype, device=device)
-        hidden, _ = self.forward(tokens, positions, mask[:, None], cache)
-        hidden = hidden[:, -1]
-        lengths = positions[:, -1] + 1
-        done = torch.zeros(batch, dtype=torch.bool, device=device)
-        temperature = torch.tensor(temperature, device=device)[:, None]
-        greedy = temperature[:, 0] == 0
-        new = torch.full((batch, new_tokens), stop, dtype=torch.long, device=device)
-        for step in range(new_tokens):
-            logits = (hidden @ self.output.T).float()
-            best = logits.argmax(-1)
-            # A draw by the Gumbel trick.
-            noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(1e-9, 1 - 1e-7)))
-            drawn = (logits / temperature.clamp(min=1e-3) + noise).argmax(-1)
-            token = torch.where(greedy, best, drawn)
-            token = torch.where(done, stop, token)
-            new[:, step] = token
-            done |= token == stop
-            if step % 32 == 31 and bool(done.all()):
-                break
-            at = longest + step
-            valid[:, at] = True
-            hidden, _ = self.forward(token[:, None], (lengths + step)[:, None], valid[:, None, None, : at + 1], cache, at)
-            hidden = hidden[:, -1]
-        rows = new.tolist()
-        return [row[: row.index(stop) + 1] if stop in row else row for row in rows]
+            x = self.layer(x, *block, cos, sin, self.heads, self.kv_heads, self.eps)
+        return rms(x, self.norm, self.eps), torch.cat(kept, -1)
 
 
 class Head(nn.Module):
@@ -172,42 +135,68 @@ class Head(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
 
-    def forward(self, embedded, features, steps, valid):
-        """Logits of every unrolled step: a list of [batch, time, vocab]. `embedded` has the next token at each position,
-        `features` the target's. Step i at position t works on the head's own output of step i − 1 at t − 1."""
-        batch, time, hidden = embedded.shape
-        positions = torch.arange(time, device=embedded.device)[None].expand(batch, -1)
-        cos, sin = rope_tables(positions, self.dim, self.theta, embedded.dtype)
-        index = torch.arange(time, device=embedded.device)
+    def compile(self):
+        """Compiles the parts between attentions, each once for all steps of a shape."""
+        for name in ("prepare", "finish", "step_loss"):
+            setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
+
+    def prepare(self, h, normed, cos, sin):
+        """Rotated queries, keys and values of a step."""
+        x = torch.cat([normed, rms(h, self.hidden_norm, self.eps)], -1)
+        project = lambda layer: F.linear(x, layer.weight.to(x.dtype)).view(*x.shape[:2], -1, self.dim).transpose(1, 2)
+        return rotate(project(self.q), cos, sin) * self.dim**-0.5, rotate(project(self.k), cos, sin), project(self.v)
+
+    def attend(self, q, keys, values, step):
+        """Attention to the true features up to t - step, then to the head's own rows on the diagonal."""
+        batch, _, time, dim = q.shape
+        kv, group = self.kv_heads, self.heads // self.kv_heads
+        index = torch.arange(time, device=q.device)
+        hidden = index[None] > index[:, None] - step
+        grouped = q.reshape(batch, kv, group, time, dim)
+        scores = (grouped.view(batch, kv, group * time, dim) @ keys[0].transpose(-1, -2)).view(batch, kv, group, time, time)
+        scores = scores.masked_fill(hidden, UNSEEN)
+        own = [(grouped * k[:, :, None]).sum(-1, keepdim=True) for k in keys[1:]]
+        weights = torch.cat([scores, *own], -1).softmax(-1)
+        y = (weights[..., :time].reshape(batch, kv, group * time, time) @ values[0]).view(batch, kv, group, time, dim)
+        for i, v in enumerate(values[1:]):
+            y = y + weights[..., time + i : time + i + 1] * v[:, :, None]
+        return y.view(batch, kv * group, time, dim)
+
+    def finish(self, h, y):
+        """The output of a step from its input and its attention."""
+        linear = lambda layer, x: F.linear(x, layer.weight.to(x.dtype))
+        x = h + linear(self.o, y.transpose(1, 2).reshape(*h.shape[:2], -1))
+        z = rms(x, self.ffn_norm, self.eps)
+        return x + linear(self.down, F.silu(linear(self.gate, z)) * linear(self.up, z))
+
+    def outputs(self, embedded, features, steps):
+        """The outputs of every unrolled step before the last norm. `embedded` has the next token at each position, `features`
+        the target's. Step i at position t works on the head's own output of step i - 1 at t - 1."""
+        cos, sin = rope_tables(embedded.shape[1], self.dim, self.theta, embedded.device, embedded.dtype)
         normed = rms(embedded, self.input_norm, self.eps)
-        h = self.fc(features)
+        h = F.linear(features, self.fc.weight.to(features.dtype))
         keys, values, outputs = [], [], []
-        group = self.heads // self.kv_heads
+        later = lambda x: torch.cat([x[:, :, :1], x[:, :, :-1]], 2)
         for step in range(steps):
-            x = torch.cat([normed, rms(h, self.hidden_norm, self.eps)], -1)
-            shape = lambda t: t.view(batch, time, -1, self.dim).transpose(1, 2)
-            q, k = rotate(shape(self.q(x)), cos, sin), rotate(shape(self.k(x)), cos, sin)
-            v = shape(self.v(x))
-            keys.append(k.repeat_interleave(group, 1))
-            values.append(v.repeat_interleave(group, 1))
-            # True features up to t − step, then the head's own rows on the diagonal.
-            scores = q @ keys[0].transpose(-1, -2) * self.dim**-0.5
-            seen = index[None] <= index[:, None] - step
-            scores = scores.masked_fill(~(seen[None, None] & valid[:, None, None]), float("-inf"))
-            diagonal = []
-            for j in range(1, step + 1):
-                row = keys[j].roll(step - j, 2)
-                score = (q * row).sum(-1, keepdim=True) * self.dim**-0.5
-                diagonal.append(score)
-            weights = torch.cat([scores, *diagonal], -1).float()
-            weights = torch.nan_to_num(weights.softmax(-1)).to(q.dtype)
-            y = weights[..., :time] @ values[0]
-            for j in range(1, step + 1):
-                y = y + weights[..., time + j - 1 : time + j] * values[j].roll(step - j, 2)
-            x = h + self.o(y.transpose(1, 2).reshape(batch, time, -1))
-            z = rms(x, self.ffn_norm, self.eps)
-            out = x + self.down(F.silu(self.gate(z)) * self.up(z))
-            outputs.append(self.lm_head(rms(out, self.norm, self.eps)))
-            # The output at t − 1 stands for the target's feature at t.
+            q, k, v = self.prepare(h, normed, cos, sin)
+            # Keys and values of earlier steps move on with the position that reads them.
+            keys = keys[:1] + [later(x) for x in keys[1:]] + [k]
+            values = values[:1] + [later(x) for x in values[1:]] + [v]
+            out = self.finish(h, self.attend(q, keys, values, step))
+            outputs.append(out)
+            # The output at t - 1 stands for the target's feature at t.
             h = torch.cat([out[:, :1], out[:, :-1]], 1)
         return outputs
+
+    def logits(self, out):
+        return F.linear(rms(out, self.norm, self.eps), self.lm_head.weight.to(out.dtype)).float()
+
+    def step_loss(self, out, wanted, chosen, weight):
+        """Cross entropy with the target's distributions `wanted` at the flat positions `chosen`."""
+        logits = self.logits(out.flatten(0, 1)[chosen])
+        return ((logits.logsumexp(-1) - (wanted * logits).sum(-1)) * weight).sum() / weight.sum()
+
+    def loss(self, embedded, features, wanted, chosen, weight, steps):
+        """The losses of all steps; later steps count less."""
+        outputs = self.outputs(embedded, features, steps)
+        return sum(0.8**i * self.step_loss(out, wanted, chosen, weight) for i, out in enumerate(outputs))

@@ -1,7 +1,9 @@
-"""Prompts from templates and word lists. The last tenth of each kind is held out."""
+"""Prompts from templates and word lists; the last tenth of each kind is held out. Drops prompts that are like excluded ones."""
 
 import itertools
 import random
+import re
+from pathlib import Path
 
 TOPICS = """the water cycle|photosynthesis|black holes|volcanoes|the Roman Empire|the French Revolution|electric cars|solar panels
 |wind energy|recycling|healthy breakfasts|learning the guitar|gardening in small spaces|baking bread|cats|dogs|horses|bees|whales
@@ -12,6 +14,14 @@ TOPICS = """the water cycle|photosynthesis|black holes|volcanoes|the Roman Empir
 |passwords|machine learning|neural networks|databases|operating systems|version control|unit tests|recursion|sorting algorithms
 |hash tables|the Python language|the history of computers|mobile phones|robots|3D printing|space travel|airplanes|bridges|trains
 |coffee|tea|chocolate|cheese|pasta|soup|spices|tomatoes|apples|rice|winter sports|mountains|rivers|lighthouses|museums|libraries
+|houseplants|beekeeping|knitting|pottery|woodworking|home repairs|cycling to work|yoga|board games|video games|film making|podcasts
+|public transport|tides|earthquakes|thunderstorms|rainbows|the seasons|the solar system|comets|the ozone layer|plastic waste|clean water
+|antibiotics|allergies|the immune system|headaches|first aid|dental care|vegetarian food|fermentation|ice cream|olive oil|salt|honey
+|mortgages|taxes|insurance|pensions|online shopping|customer service|negotiation|remote work|internships|mentoring|homework|exams
+|friendship|shyness|stress|habits|gratitude|humour|small talk|weddings|moving house|raising children|caring for old people|pets
+|the Middle Ages|the Silk Road|ancient Egypt|the Vikings|the Industrial Revolution|the printing press|the steam engine|the telephone
+|encryption|spreadsheets|web browsers|search engines|cloud computing|open source software|debugging|regular expressions|compilers
+|batteries|nuclear power|bicycles|elevators|clocks|lenses|microscopes|satellites|submarines|glass|paper|concrete|steel|cotton
 |poetry|mythology|folk tales|proverbs|languages|sign language|the alphabet|numbers|probability|geometry|fractions|statistics""".replace("\n", "").split("|")
 
 PEOPLE = "Anna|Ben|Carla|David|Elena|Farid|Grace|Hugo|Ines|Jonas|Kira|Liam|Mona|Noah|Olga|Pavel|Rita|Sam|Tara|Yuki".split("|")
@@ -64,6 +74,13 @@ def _chat(rng):
             f"Write a {rng.choice(ADJECTIVES)} email from {rng.choice(PEOPLE)} to {rng.choice(PEOPLE)} about {topic}.",
             f"What should I know before I visit {rng.choice(PLACES)}?",
             f"Compare {topic} and {rng.choice(TOPICS)}.",
+            f"I know nothing about {topic}. Where do I start?",
+            f"My friend {rng.choice(PEOPLE)} talks about {topic} all day. What can I ask?",
+            f"Is {topic} worth the effort for a {rng.choice(JOBS)}?",
+            f"What do people often get wrong about {topic}?",
+            f"How has {topic} changed in the last hundred years?",
+            f"Write a dialogue between a {rng.choice(JOBS)} and a {rng.choice(JOBS)} about {topic}.",
+            f"Write a {rng.choice(ADJECTIVES)} letter from a {rng.choice(JOBS)} in {rng.choice(PLACES)} to {rng.choice(PEOPLE)}.",
         ]
     )
 
@@ -117,6 +134,38 @@ def _reason(rng):
             f"{x} {t} cost {x * z} dollars. How much do {y} {t} cost? Explain step by step.",
         ]
     )
+
+
+WORDS_THAT_SAY_LITTLE = set(
+    "a an and are as at be but by can could do does for from give have how i if in is it its me my not of on or should so some that the"
+    " their them there they this to was we what when which who why will with would you your please tell explain write".split()
+)
+
+
+def content_words(text):
+    return frozenset(re.findall(r"[a-z]+", text.lower())) - WORDS_THAT_SAY_LITTLE
+
+
+class Excluded:
+    """Prompts that must not be trained on: the lines of files, and the quoted strings in them."""
+
+    def __init__(self, paths):
+        self.by_word = {}
+        for path in paths:
+            for line in Path(path).read_text().splitlines():
+                for text in [line, *re.findall(r'"([^"]{12,})"', line)]:
+                    words = content_words(text)
+                    if len(words) >= 2:
+                        for word in words:
+                            self.by_word.setdefault(word, []).append(words)
+
+    def like(self, prompt):
+        """Whether half of the words of the prompt and of an excluded one together are in both."""
+        words = content_words(prompt)
+        # Half of the words must be shared, so the rarer half and one more find every candidate.
+        rare = sorted(words, key=lambda word: len(self.by_word.get(word, [])))[: len(words) // 2 + 1]
+        near = {other for word in rare for other in self.by_word.get(word, [])}
+        return any(2 * len(words & other) >= len(words | other) for other in near)
 
 
 KINDS = dict(chat=_chat, code=_code, summarise=_summarise, rewrite=_rewrite, list=_list, reason=_reason)

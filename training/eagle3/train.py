@@ -1,198 +1,151 @@
 """Trains an Eagle3 head for a GGUF model of the llama architecture, from the model's own answers.
 
-    python3 train.py MODEL.gguf OUT --seconds 440
+    python3 train.py MODEL.gguf OUT --seconds 700
 
-Generates answers to the prompts of prompts.py with the target itself, trains the head on them, evaluates it on held-out
-prompts by position, and writes OUT/eagle3.gguf and OUT/report.json. `--smoke` runs every part on a random tiny model.
+Lets the target invent and answer prompts (data.py), trains the head on the answers, evaluates it on held-out prompts by
+depth, and writes OUT/eagle3.gguf and OUT/report.json. `--random tiny` runs every part on a random tiny model, `--random full`
+on one of the size of SmolLM2-135M.
 """
 
 import argparse
 import json
-import random
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
+import data
 import gguf_file
 import prompts
-from model import Head, Target, permute
+from data import BEGUN, ChatTokenizer, RandomFile, Texts, log
+from model import Head, Target, decoder_layer, full_logits, permute
 
 STEPS = 7
-SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-BEGUN = time.time()
 
 
-def log(text):
-    print(f"[{time.time() - BEGUN:6.1f} s] {text}", flush=True)
+class Batches:
+    """Batches of about as many tokens, of texts up to each of the widths, in random order."""
+
+    def __init__(self, texts, widths, tokens, device):
+        self.generator = torch.Generator().manual_seed(7)
+        self.texts, self.tokens, self.device = texts, tokens, device
+        lengths = texts.lengths.cpu()
+        lows = [0, *widths[:-1]]
+        self.buckets = [(width, ((lengths > low) & (lengths <= width)).nonzero()[:, 0]) for low, width in zip(lows, widths)]
+
+    def __iter__(self):
+        while True:
+            plan = []
+            for width, rows in self.buckets:
+                rows = rows[torch.randperm(len(rows), generator=self.generator)]
+                size = self.tokens // width
+                plan += [(width, chunk) for chunk in rows.split(size) if len(chunk) == size]
+            if not plan:
+                raise ValueError("there are too few texts for one batch")
+            for i in torch.randperm(len(plan), generator=self.generator).tolist():
+                width, rows = plan[i]
+                rows = rows.to(self.device)
+                yield self.texts.ids[rows, :width].long(), self.texts.starts[rows], self.texts.lengths[rows]
 
 
-class ChatTokenizer:
-    """The byte-level BPE of the file, and the chat template of SmolLM2."""
-
-    def __init__(self, file):
-        from tokenizers import Tokenizer, models, pre_tokenizers
-
-        tokens = file.metadata["tokenizer.ggml.tokens"]
-        merges = [tuple(merge.split(" ")) for merge in file.metadata["tokenizer.ggml.merges"]]
-        self.ids = {token: i for i, token in enumerate(tokens)}
-        self.bpe = Tokenizer(models.BPE(vocab=self.ids, merges=merges))
-        self.bpe.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-        self.start, self.end = self.ids["<|im_start|>"], self.ids["<|im_end|>"]
-
-    def text(self, text):
-        return self.bpe.encode(text, add_special_tokens=False).ids
-
-    def chat(self, message):
-        ids = [self.start, *self.text(f"system\n{SYSTEM}"), self.end, *self.text("\n")]
-        ids += [self.start, *self.text(f"user\n{message}"), self.end, *self.text("\n")]
-        return ids + [self.start, *self.text("assistant\n")]
+def counted_places(width, starts, lengths):
+    """Places t where the token at t + 2, which the head guesses at t, is in the answer."""
+    at = torch.arange(width - 1, device=starts.device)[None]
+    return (at + 2 >= starts[:, None]) & (at + 2 < lengths[:, None])
 
 
-class TinyFile:
-    """A random model of the same layout, to run every part in seconds."""
-
-    def __init__(self):
-        rng = np.random.default_rng(1)
-        self.metadata = {
-            "llama.block_count": 8, "llama.attention.head_count": 3, "llama.attention.head_count_kv": 1,
-            "llama.embedding_length": 96, "llama.feed_forward_length": 128,
-            "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0,
-            "llama.context_length": 512,
-        }  # fmt: skip
-        shapes = {"token_embd.weight": (300, 96), "output_norm.weight": (96,)}
-        for i in range(8):
-            p = f"blk.{i}."
-            shapes |= {p + "attn_norm.weight": (96,), p + "attn_q.weight": (96, 96), p + "attn_k.weight": (32, 96),
-                       p + "attn_v.weight": (32, 96), p + "attn_output.weight": (96, 96), p + "ffn_norm.weight": (96,),
-                       p + "ffn_gate.weight": (128, 96), p + "ffn_up.weight": (128, 96), p + "ffn_down.weight": (96, 128)}  # fmt: skip
-        self.tensors = shapes
-        self.values = {n: (rng.standard_normal(s) * 0.3).astype(np.float32) for n, s in shapes.items()}
-
-    def tensor(self, name):
-        return self.values[name]
+def inputs(target, ids):
+    hidden, features = target.features(ids)
+    return target.embedding[ids[:, 1:]], features[:, :-1], hidden[:, 1:]
 
 
-def generate(target, pairs, batch, new_tokens, stop, until):
-    """Answers to (prompt ids, temperature): (prompt ids, answer ids)."""
-    pairs = sorted(pairs, key=lambda pair: len(pair[0]))
-    chunks = [pairs[i : i + batch] for i in range(0, len(pairs), batch)]
-    random.Random(5).shuffle(chunks)
-    answers = []
-    for chunk in chunks:
-        if time.time() > until:
-            break
-        new = target.generate([p for p, _ in chunk], new_tokens, [t for _, t in chunk], stop)
-        answers += [(prompt, answer) for (prompt, _), answer in zip(chunk, new) if len(answer) > 4]
-        log(f"{len(answers)} answers, {sum(len(a) for _, a in answers)} tokens")
-    return answers
+class Trainer:
+    """The head, its optimiser, and the compiled loss."""
 
+    def __init__(self, target, d2t, lr, places):
+        self.target, self.lr, self.places, self.steps = target, lr, places, 0
+        self.head = Head(target, len(d2t)).to(target.device)
+        with torch.no_grad():
+            self.head.lm_head.weight.copy_(target.output[d2t].float())
+            self.head.norm.copy_(target.norm.float())
+        self.draft_output = target.output[d2t].contiguous()
+        fused = target.device.type == "cuda"
+        self.optimiser = torch.optim.AdamW(self.head.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01, fused=fused)
+        if fused:
+            self.head.compile()
 
-def batches(answers, tokens_per_batch, rng, longest):
-    """Padded batches of sequences of similar length: ids, the first answer position, and the length of each."""
-    order = sorted(range(len(answers)), key=lambda i: len(answers[i][0]) + len(answers[i][1]) + rng.random() * 24)
-    groups, group = [], []
-    for i in order:
-        size = min(longest, len(answers[i][0]) + len(answers[i][1]))
-        if group and size * (len(group) + 1) > tokens_per_batch:
-            groups.append(group)
-            group = []
-        group.append(i)
-    groups.append(group)
-    rng.shuffle(groups)
-    for group in groups:
-        rows = [(answers[i][0] + answers[i][1])[:longest] for i in group]
-        ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-        for row, sequence in enumerate(rows):
-            ids[row, : len(sequence)] = torch.tensor(sequence)
-        yield ids, torch.tensor([len(answers[i][0]) for i in group]), torch.tensor([len(row) for row in rows])
+    def backward(self, ids, starts, lengths):
+        embedded, features, hidden = inputs(self.target, ids)
+        with torch.no_grad():
+            counted = counted_places(ids.shape[1], starts, lengths).flatten()
+            # As many places as always, so that every batch of a width has the same shapes.
+            order = torch.rand(counted.shape, device=counted.device) + counted
+            chosen = order.topk(min(self.places, len(order))).indices
+            weight = counted[chosen].float()
+            wanted = full_logits(hidden.flatten(0, 1)[chosen], self.draft_output).softmax(-1).to(embedded.dtype)
+        loss = self.head.loss(embedded, features, wanted, chosen, weight, STEPS)
+        loss.backward()
+        return loss
 
-
-@torch.no_grad()
-def targets(target, ids, lengths):
-    """Features and last hidden states of the target over whole sequences."""
-    time_steps = ids.shape[1]
-    positions = torch.arange(time_steps, device=ids.device)[None].expand(ids.shape[0], -1)
-    valid = positions < lengths[:, None]
-    causal = torch.ones(time_steps, time_steps, dtype=torch.bool, device=ids.device).tril()
-    mask = causal[None] & valid[:, None]
-    mask = mask | torch.eye(time_steps, dtype=torch.bool, device=ids.device)[None]
-    hidden, features = target.forward(ids, positions, mask[:, None], taps=target.tap_layers())
-    return hidden, features, valid
-
-
-def unroll(target, head, ids, starts, lengths, steps):
-    """The head's logits of each step at t, the target's hidden state at t + 1, and where t + 2 is in the answer."""
-    hidden, features, valid = targets(target, ids, lengths)
-    embedded = target.embedding[ids[:, 1:]].float()
-    with torch.autocast(ids.device.type, dtype=torch.bfloat16):
-        logits = head(embedded, features[:, :-1].float(), steps, valid[:, :-1])
-    at = torch.arange(ids.shape[1] - 1, device=ids.device)[None]
-    counted = (at + 2 >= starts[:, None]) & (at + 2 < lengths[:, None])
-    return logits, hidden[:, 1:], counted
-
-
-def train(target, answers, d2t, seconds, device, tokens_per_batch, lr):
-    head = Head(target, len(d2t)).to(device)
-    with torch.no_grad():
-        head.lm_head.weight.copy_(target.output[d2t].float())
-        head.norm.copy_(target.norm.float())
-    optimiser = torch.optim.AdamW(head.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.01)
-    draft_output = target.output[d2t]
-    rng = random.Random(7)
-    begun, steps, losses = time.time(), 0, []
-    while True:
-        for ids, starts, lengths in batches(answers, tokens_per_batch, rng, 512):
+    def run(self, batches, seconds, export):
+        """Steps until the time is over; the rate follows the clock: a short rise, then a cosine."""
+        begun, exported = time.time(), time.time()
+        total = torch.zeros((), device=self.target.device)
+        for ids, starts, lengths in batches:
             done = (time.time() - begun) / seconds
             if done >= 1:
-                return head.eval(), steps
-            ids, starts, lengths = ids.to(device), starts.to(device), lengths.to(device)
-            rate = min(1, (steps + 1) / 60) * (0.02 + 0.98 * 0.5 * (1 + np.cos(np.pi * done)))
-            for group in optimiser.param_groups:
-                group["lr"] = lr * rate
-            logits, hidden, counted = unroll(target, head, ids, starts, lengths, STEPS)
-            wanted = (hidden[counted] @ draft_output.T).float().softmax(-1)
-            loss = 0
-            for i, row in enumerate(logits):
-                loss = loss + 0.8**i * -(wanted * F.log_softmax(row[counted].float(), -1)).sum(-1).mean()
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)
-            optimiser.step()
-            steps += 1
-            if steps % 50 == 0:
-                losses.append(loss.item())
-                log(f"step {steps}, loss {loss.item():.3f}, {100 * done:.0f} %")
+                break
+            rate = min(1, (self.steps + 1) / 150) * (0.01 + 0.99 * 0.5 * (1 + np.cos(np.pi * done)))
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.lr * rate
+            loss = self.backward(ids, starts, lengths)
+            torch.nn.utils.clip_grad_norm_(self.head.parameters(), 0.5)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
+            total += loss.detach()
+            self.steps += 1
+            if self.steps % 100 == 0:
+                log(f"step {self.steps}, loss {total.item() / 100:.3f}, {100 * done:.0f} %")
+                total.zero_()
+                if time.time() - exported > 120:
+                    export()
+                    exported = time.time()
+            elif self.steps % 10 == 0 and ids.is_cuda:
+                torch.cuda.synchronize()
+        self.head.eval()
 
 
 @torch.no_grad()
-def evaluate(target, head, answers, d2t, device):
-    """By position, over all places of the answers: how often the head's choice is the target's, if those before were."""
-    hits, top3, tries, length, places = np.zeros(STEPS), np.zeros(STEPS), np.zeros(STEPS), 0.0, 0
-    for ids, starts, lengths in batches(answers, 8192, random.Random(1), 512):
-        ids, starts, lengths = ids.to(device), starts.to(device), lengths.to(device)
-        logits, hidden, counted = unroll(target, head, ids, starts, lengths, STEPS)
-        best = (hidden @ target.output.T).argmax(-1)
-        # A chain that begins at t has its choice of step i at t + i.
-        alive = counted.clone()
-        for i, row in enumerate(logits):
-            chosen = d2t[row.argmax(-1)] == best
-            three = (d2t[row.float().topk(3, -1).indices] == best[..., None]).any(-1)
-            here = counted & (torch.roll(alive, 1, 1) if i else alive)
-            if i:
-                here[:, 0] = False
-            tries[i] += here.sum().item()
-            hits[i] += (here & chosen).sum().item()
-            top3[i] += (here & three).sum().item()
-            alive = here & chosen
-            length += alive.sum().item()
-        places += counted.sum().item()
+def evaluate(target, head, texts, d2t):
+    """What a chain of STEPS gives in rounds over the answers: how often the head's choice, and one of its best three, is the
+    target's token if all choices before it were, and the tokens of a round with the target's own."""
+    hits, top3, tries, tokens, rounds = np.zeros(STEPS), np.zeros(STEPS), np.zeros(STEPS), 0, 0
+    for rows in torch.arange(len(texts), device=target.device).split(32):
+        part = texts.select(rows)
+        embedded, features, hidden = inputs(target, part.ids.long())
+        best = full_logits(hidden.flatten(0, 1), target.output).argmax(-1).view(hidden.shape[:2])
+        first, three = [], []
+        for out in head.outputs(embedded, features, STEPS):
+            ranked = d2t[head.logits(out).topk(3, -1).indices] == best[..., None]
+            first.append(ranked[..., 0].cpu().numpy())
+            three.append(ranked.any(-1).cpu().numpy())
+        for row, (start, length) in enumerate(zip(part.starts.tolist(), part.lengths.tolist())):
+            at, last = start - 2, length - 3
+            while at <= last:
+                accepted = 0
+                while accepted < STEPS and at + accepted <= last:
+                    tries[accepted] += 1
+                    top3[accepted] += three[accepted][row, at + accepted]
+                    if not first[accepted][row, at + accepted]:
+                        break
+                    hits[accepted] += 1
+                    accepted += 1
+                tokens += min(accepted + 1, last - at + 1)
+                rounds += 1
+                at += accepted + 1
     per = lambda n: [round(float(x), 4) for x in n / np.maximum(tries, 1)]
-    return {"accepted_given_before": per(hits), "in_top_3": per(top3), "mean_accepted_length": round(1 + length / places, 3), "places": places}
+    return {"accepted_given_before": per(hits), "in_top_3": per(top3), "mean_accepted_length": round(tokens / max(rounds, 1), 3), "tokens": tokens}
 
 
 def export(path, target, file, head, d2t):
@@ -235,63 +188,90 @@ def export(path, target, file, head, d2t):
     gguf_file.write(path, meta, tensors)
 
 
+def obtain_texts(args, target, file):
+    """Texts to train on and held-out ones, from --data if the file is there."""
+    if args.data and args.data.exists():
+        parts = torch.load(args.data, map_location=target.device)
+        return [Texts(*part) for part in parts]
+    if args.random:
+        made = data.make_random(target, args.slots, args.longest, args.generate_seconds)
+    else:
+        excluded = prompts.Excluded(args.exclude)
+        held_out = (Path(__file__).parent / "held_out.txt").read_text().splitlines()
+        sizes = (args.invented, args.templates, args.slots, args.longest, args.generate_seconds)
+        made = data.make(target, ChatTokenizer(file), excluded, held_out, *sizes)
+    if args.data:
+        torch.save([(t.ids, t.starts, t.lengths, t.kinds) for t in made], args.data)
+    torch.cuda.empty_cache()
+    return made
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=440, help="time for everything")
-    parser.add_argument("--prompts", type=int, default=16000)
+    parser.add_argument("--seconds", type=float, default=700, help="time for everything")
+    parser.add_argument("--generate-seconds", type=float, default=150, help="time for prompts and answers")
+    parser.add_argument("--invented", type=int, default=160000, help="messages that are begun")
+    parser.add_argument("--templates", type=int, default=24000, help="prompts from templates")
+    parser.add_argument("--exclude", nargs="*", default=[], help="files with prompts that must not be trained on")
+    parser.add_argument("--data", type=Path, help="file that keeps the texts")
+    parser.add_argument("--slots", type=int, default=4096)
+    parser.add_argument("--longest", type=int, default=384)
     parser.add_argument("--vocab", type=int, default=8192)
-    parser.add_argument("--lr", type=float, default=6e-4)
-    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--batch-tokens", type=int, default=24576)
+    parser.add_argument("--random", choices=["tiny", "full"], help="a random model, to test")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(3)
-    rng = random.Random(3)
     args.out.mkdir(parents=True, exist_ok=True)
     end = BEGUN + args.seconds
-    if args.smoke:
-        file, stop, batch, new_tokens, args.vocab = TinyFile(), 2, 16, 24, 64
-        ids = lambda n: [[rng.randrange(3, 300) for _ in range(rng.randint(5, 12))] for _ in range(n)]
-        training, held = [(p, rng.choice([0.0, 1.0])) for p in ids(64)], [(p, 0.0) for p in ids(16)]
-        kinds = ["chat"] * 16
-    else:
-        file = gguf_file.Reader(args.model)
-        tokenizer = ChatTokenizer(file)
-        stop, batch, new_tokens = tokenizer.end, 1536, 320
-        training, held = prompts.build(args.prompts, 11)
-        log(f"{len(training)} prompts to train on, {len(held)} held out; the first: {training[0]}: {tokenizer.chat(training[0][1])}")
-        # Code prompts are few: they are answered several times.
-        training += [pair for pair in training if pair[0] == "code"] * 2
-        training = [(tokenizer.chat(p), rng.choice([0.0, 0.0, 0.0, 0.7, 1.0])) for _, p in training]
-        held = held[:768]
-        kinds = [kind for kind, _ in held]
-        held = [(tokenizer.chat(p), 0.0) for _, p in held]
-    target = Target(file, device)
+    if args.random == "tiny":
+        args.slots, args.longest, args.vocab, args.batch_tokens = 16, 96, 64, 384
+    file = RandomFile(args.random == "tiny") if args.random else gguf_file.Reader(args.model)
+    widths = [args.longest * 2 // 3, args.longest]
+    target = Target(file, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     log("the target is loaded")
-    held_answers = target.generate([p for p, _ in held], new_tokens, [0.0] * len(held), stop)
-    held_answers = [(p, a, k) for (p, _), a, k in zip(held, held_answers, kinds) if len(a) > 4]
-    log(f"{len(held_answers)} held-out answers")
-    answers = generate(target, training, batch, new_tokens, stop, BEGUN + 0.34 * args.seconds)
-    counts = torch.bincount(torch.tensor([x for _, a in answers for x in a]), minlength=target.embedding.shape[0])
-    d2t = counts.topk(args.vocab).indices.sort().values.to(device)
-    covered = counts[d2t.cpu()].sum().item() / counts.sum().item()
-    log(f"{args.vocab} tokens cover {100 * covered:.2f} % of the answers")
-    spare = 45 if not args.smoke else 2
-    seconds = max(5, end - time.time() - spare)
-    head, steps = train(target, answers, d2t, seconds, device, 12288 if not args.smoke else 512, args.lr)
-    export(args.out / "eagle3.gguf", target, file, head, d2t)
-    log("exported")
+    texts, held = obtain_texts(args, target, file)
+    counts = texts.counts(target.embedding.shape[0])
+    d2t = counts.topk(args.vocab).indices.sort().values
+    share = lambda ids, of: of[ids].sum().item() / max(1, of.sum().item())
+    covered = share(d2t, held.counts(len(counts)))
+    for size in (args.vocab // 2, args.vocab, args.vocab * 3 // 2):
+        log(f"{size} tokens cover {100 * share(counts.topk(size).indices, counts):.2f} % of the answers")
+    log(f"{len(texts)} texts, {texts.answer_tokens()} tokens of answers, mean length {texts.lengths.float().mean():.0f}; {len(held)} held out")
+    batches = Batches(texts, widths, args.batch_tokens, device)
+    log(f"texts by width: {[(width, len(rows)) for width, rows in batches.buckets]}")
+    if device.type == "cuda":
+        target.compile()
+    trainer = Trainer(target, d2t, args.lr, args.batch_tokens * 2 // 3)
+    for width, rows in batches.buckets:
+        size = args.batch_tokens // width
+        if len(rows) >= size:
+            rows = rows[:size].to(device)
+            trainer.backward(texts.ids[rows, :width].long(), texts.starts[rows], texts.lengths[rows])
+            trainer.optimiser.zero_grad(set_to_none=True)
+            log(f"width {width} is compiled")
+    spare = 2 if args.random else 25
+    begun = time.time()
+    trainer.run(batches, max(5, end - begun - spare), lambda: export(args.out / "partial.gguf", target, file, trainer.head, d2t))
+    export(args.out / "eagle3.gguf", target, file, trainer.head, d2t)
     report = {
-        "steps": steps,
-        "training_answers": len(answers),
-        "training_tokens": int(counts.sum()),
-        "vocabulary_coverage": covered,
+        "steps": trainer.steps,
+        "training_seconds": round(time.time() - begun),
+        "batch_tokens": args.batch_tokens,
+        "training_answers": len(texts),
+        "training_tokens": texts.answer_tokens(),
+        "held_out_coverage": covered,
         "by_kind": {},
     }
-    report["all"] = evaluate(target, head, [(p, a) for p, a, _ in held_answers], d2t, device)
-    for kind in sorted(set(k for _, _, k in held_answers)):
-        report["by_kind"][kind] = evaluate(target, head, [(p, a) for p, a, k in held_answers if k == kind], d2t, device)
+    log(f"exported after {trainer.steps} steps")
+    target.layer = decoder_layer
+    report["all"] = evaluate(target, trainer.head, held, d2t)
+    for kind in sorted(set(held.kinds)):
+        rows = torch.tensor([i for i, k in enumerate(held.kinds) if k == kind], device=device)
+        report["by_kind"][kind] = evaluate(target, trainer.head, held.select(rows), d2t)
     (args.out / "report.json").write_text(json.dumps(report, indent=1))
     log(json.dumps(report))
 
