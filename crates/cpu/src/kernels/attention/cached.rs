@@ -11,6 +11,8 @@ mod partition;
 mod score;
 mod segments;
 #[cfg(target_arch = "x86_64")]
+mod tile_columns;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
 mod weighted_values;
 

@@ -5,14 +5,13 @@
 //! that rounding. A row's products do not depend on the rows beside it, and few rows take the same path as many, so a
 //! query's bits do not depend on the step.
 
-use super::decoded_block::{DEPTH, DecodeValues, DecodedBlock};
-use super::score::KeyTiles;
+use super::decoded_block::{DEPTH, DecodeValues};
 use super::segments::{BlockKeys, Segment};
+use super::tile_columns::{Columns, MAX_DIM, TILE_DEPTH};
 use super::{
     Accumulators, BlockProducts, BlockScratch, CachedAttention, KEY_BLOCK, QueryTile, SCORE_ROWS,
 };
-use crate::kernels::decode::kv_rows::{self, KvDecoder, with_storage};
-use crate::kv::layout::TILE_CELLS;
+use crate::kernels::decode::kv_rows::with_storage;
 use crate::kv::{HeadKv, HeadRows};
 use crate::prefetch::Prefetcher;
 use crate::simd::amx::{AmxTiles, Bf16x2Rows, TILE_ROWS};
@@ -25,14 +24,6 @@ use std::ops::Range;
 /// The only tier with AMX tiles.
 type S = Avx512<true>;
 
-/// The largest dimension of keys and values.
-const MAX_DIM: usize = 256;
-/// The depth of a bf16 tile.
-const TILE_DEPTH: usize = 32;
-/// Bytes of a tile.
-const TILE_BYTES: usize = 1024;
-/// Bytes of 64 columns of a step of the depth: four tiles of the higher parts, then four of the lower ones.
-const STEP_BYTES: usize = 8 * TILE_BYTES;
 const _: () = assert!(KEY_BLOCK == 4 * TILE_ROWS && DEPTH == 4 * TILE_ROWS);
 
 /// The fewest query heads per KV head. A single token's keys and values are split for these rows only; with fewer of them, a
@@ -51,6 +42,14 @@ pub(super) fn fits(op: &CachedAttention, kv: &HeadKv<'_>) -> bool {
         && split(&kv.values)
 }
 
+/// Whether every stored number is the sum of two bf16 parts. The parts of a number must not depend on where it is read.
+fn is_exact(storage: KvStorage) -> bool {
+    matches!(
+        storage,
+        KvStorage::F16 | KvStorage::BF16 | KvStorage::F8E4M3
+    )
+}
+
 /// Operands of tile products, split into parts.
 #[repr(C, align(64))]
 pub(super) struct TileScratch {
@@ -66,7 +65,7 @@ thread_local! {
     static TILE_SCRATCH: RefCell<Box<TileScratch>> = RefCell::new(Box::new(TileScratch {
         queries: [[0; SCORE_ROWS * MAX_DIM]; 2],
         weights: [[[0; KEY_BLOCK]; SCORE_ROWS]; 2],
-        columns: Columns([0; MAX_DIM / TILE_DEPTH * STEP_BYTES]),
+        columns: Columns::ZERO,
         products: [[0.0; DEPTH]; TILE_ROWS],
     }));
 }
@@ -213,7 +212,11 @@ impl BlockProducts<S> for TileProducts<'_> {
                 work.decoded.keys(s, keys, dims.clone(), dim, prefetcher);
                 let columns = &mut self.scratch.columns;
                 for vector in 0..keys.vectors {
-                    columns.split_decoded_keys(s, &work.decoded, dims.clone(), vector);
+                    let dims = dims.clone();
+                    match is_exact(keys.side.storage) {
+                        true => columns.split_keys::<false>(s, &work.decoded, dims, vector),
+                        false => columns.split_keys::<true>(s, &work.decoded, dims, vector),
+                    }
                 }
             }
         }
@@ -308,7 +311,10 @@ impl BlockProducts<S> for TileProducts<'_> {
                         let dims = (dims.clone(), dim);
                         columns.split_stored_values(s, segment, values, dims, step, prefetcher);
                     }
-                    None => columns.split_decoded_values(s, &work.decoded, dims.len(), step),
+                    None if is_exact(values.storage) => {
+                        columns.split_values::<false>(s, &work.decoded, dims.len(), step);
+                    }
+                    None => columns.split_values::<true>(s, &work.decoded, dims.len(), step),
                 }
                 // The products of a step are computed while the next one is split.
                 // SAFETY: weights and columns have whole tiles of rows.
@@ -332,175 +338,6 @@ impl BlockProducts<S> for TileProducts<'_> {
                 }
                 let rows = first..rows.end.min(first + TILE_ROWS);
                 self.add_products(s, rows, dims.clone(), dim, sums);
-            }
-        }
-    }
-}
-
-/// 64 columns of the right side of products, in steps of the depth: pairs of rows, column by column, in two bf16 parts.
-#[repr(align(64))]
-struct Columns([u8; MAX_DIM / TILE_DEPTH * STEP_BYTES]);
-
-impl Columns {
-    #[inline(always)]
-    fn step(&self, step: usize) -> *const u8 {
-        self.0[step * STEP_BYTES..].as_ptr()
-    }
-
-    /// The first step of a vector of columns.
-    #[inline(always)]
-    fn tile(&self, vector: usize) -> *const u8 {
-        self.0[vector * TILE_BYTES..].as_ptr()
-    }
-
-    /// Stores two rows of a vector of columns, the first of which is even.
-    #[inline(always)]
-    fn put<const ROUND: bool>(
-        &mut self,
-        s: S,
-        row: usize,
-        vector: usize,
-        pair: [<S as Simd>::V; 2],
-    ) {
-        let at = row / TILE_DEPTH * STEP_BYTES + vector * TILE_BYTES;
-        let at = at + row % TILE_DEPTH / 2 * 2 * TILE_DEPTH;
-        let to = self.0[at..][..STEP_BYTES / 2 + 2 * TILE_DEPTH].as_mut_ptr();
-        // SAFETY: the slice has the pairs of both parts.
-        unsafe { s.store_bf16x2_pairs::<ROUND>(pair, to, to.add(STEP_BYTES / 2)) };
-    }
-
-    /// Sets some rows to zero.
-    #[inline(always)]
-    fn clear(&mut self, s: S, rows: Range<usize>, vector: usize) {
-        for row in rows.step_by(2) {
-            self.put::<false>(s, row, vector, [s.zero(); 2]);
-        }
-    }
-
-    /// Splits some dimensions of a vector of decoded keys.
-    #[inline(always)]
-    fn split_decoded_keys(
-        &mut self,
-        s: S,
-        decoded: &DecodedBlock,
-        dims: Range<usize>,
-        vector: usize,
-    ) {
-        for d in (0..dims.len()).step_by(2) {
-            let (first, second) = (decoded.key(d, vector), decoded.key(d + 1, vector));
-            // SAFETY: a decoded row has whole vectors.
-            let pair = unsafe { [s.load(first), s.load(second)] };
-            self.put::<true>(s, dims.start + d, vector, pair);
-        }
-    }
-
-    /// Splits a vector of keys that fills a stored tile.
-    #[inline(always)]
-    fn split_stored_keys(
-        &mut self,
-        s: S,
-        stored: &KeyTiles,
-        storage: KvStorage,
-        dim: usize,
-        vector: usize,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        match storage {
-            KvStorage::BF16 => {
-                self.split_tile::<kv_rows::Bf16>(s, stored, dim, vector, prefetcher);
-            }
-            KvStorage::F8E4M3 => {
-                self.split_tile::<kv_rows::F8E4m3>(s, stored, dim, vector, prefetcher);
-            }
-            _ => self.split_tile::<kv_rows::F16>(s, stored, dim, vector, prefetcher),
-        }
-    }
-
-    #[inline(always)]
-    fn split_tile<E: KvDecoder>(
-        &mut self,
-        s: S,
-        stored: &KeyTiles,
-        dim: usize,
-        vector: usize,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let row = TILE_CELLS * stored.element;
-        for d in (0..dim).step_by(2) {
-            prefetcher.consumed(2 * row);
-            // SAFETY: the tile lies inside the stored bytes.
-            let pair = unsafe {
-                let tile = stored
-                    .at
-                    .add((vector - stored.vectors.start) * stored.bytes);
-                [
-                    E::load(s, tile.add(d * row), 0, TILE_CELLS),
-                    E::load(s, tile.add((d + 1) * row), 0, TILE_CELLS),
-                ]
-            };
-            self.put::<false>(s, d, vector, pair);
-        }
-    }
-
-    /// Splits the decoded values of a step's keys.
-    #[inline(always)]
-    fn split_decoded_values(&mut self, s: S, decoded: &DecodedBlock, dims: usize, step: usize) {
-        for key in (step * TILE_DEPTH..(step + 1) * TILE_DEPTH).step_by(2) {
-            for vector in 0..dims / LANES {
-                // SAFETY: the key is one of the block's, and its row has these dimensions.
-                let pair = unsafe {
-                    let (first, second) =
-                        (decoded.value(key, vector), decoded.value(key + 1, vector));
-                    [s.load(first), s.load(second)]
-                };
-                self.put::<true>(s, key, vector, pair);
-            }
-        }
-    }
-
-    /// Splits some dimensions of the f16 values of a step's keys; keys outside of the segment get zeros.
-    #[inline(always)]
-    fn split_stored_values(
-        &mut self,
-        s: S,
-        segment: &Segment,
-        values: &HeadRows<'_>,
-        (dims, dim): (Range<usize>, usize),
-        step: usize,
-        prefetcher: &mut Prefetcher<'_>,
-    ) {
-        let stored = &segment.rows(values)[..segment.len() * values.row_bytes];
-        let used = values.row_bytes * dims.len() / dim;
-        let first_vector = dims.start / LANES;
-        for key in (step * TILE_DEPTH..(step + 1) * TILE_DEPTH).step_by(2) {
-            let inside = |key: usize| key >= segment.start && key < segment.end;
-            let row = |key: usize| stored[(key - segment.start) * values.row_bytes..].as_ptr();
-            if inside(key) && inside(key + 1) {
-                prefetcher.consumed(2 * used);
-                let (first, second) = (row(key), row(key + 1));
-                for vector in 0..dims.len() / LANES {
-                    // SAFETY: the segment has the rows, and a row has these dimensions.
-                    let pair = unsafe {
-                        [
-                            kv_rows::F16::load(s, first, first_vector + vector, dim),
-                            kv_rows::F16::load(s, second, first_vector + vector, dim),
-                        ]
-                    };
-                    self.put::<false>(s, key, vector, pair);
-                }
-                continue;
-            }
-            for vector in 0..dims.len() / LANES {
-                let mut pair = [s.zero(); 2];
-                for i in 0..2 {
-                    if inside(key + i) {
-                        // SAFETY: as above.
-                        pair[i] = unsafe {
-                            kv_rows::F16::load(s, row(key + i), first_vector + vector, dim)
-                        };
-                    }
-                }
-                self.put::<false>(s, key, vector, pair);
             }
         }
     }
