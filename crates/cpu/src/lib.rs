@@ -88,7 +88,7 @@ impl Backend for Cpu {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Compiled, BackendError> {
-        let threads = ThreadPool::new(options.threads.unwrap_or_else(Cpu::default_threads));
+        let threads = ThreadPool::shared(options.threads.unwrap_or_else(Cpu::default_threads));
         let executable = CpuExecutable::new(graph, threads, self.isa, options)?;
         Ok(Compiled::new(executable))
     }

@@ -8,7 +8,7 @@ use crate::prefetch::{PrefetchPlan, SpanList};
 use base::gate::{CachePadded, Gate};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{JoinHandle, Thread};
 
 /// How often an idle worker polls for work before it parks: about a millisecond, longer than the gap between two steps
@@ -18,6 +18,8 @@ const SPINS_BEFORE_PARK: u32 = 20_000;
 /// The threads that kernels run on: the caller and `count - 1` workers.
 pub(crate) struct ThreadPool {
     shared: Arc<PoolState>,
+    /// The number of threads that was asked for.
+    wanted: usize,
     workers: Vec<(JoinHandle<()>, Thread)>,
     /// Held while a job runs, so that two callers take turns.
     job_lock: Mutex<()>,
@@ -49,6 +51,21 @@ struct Job {
 fn no_task(_: usize, _: usize) {}
 
 impl ThreadPool {
+    /// The pool of `count` threads that all executables of the process share. With a pool each, the idle workers of a model
+    /// would spin while its draft runs.
+    pub(crate) fn shared(count: usize) -> Arc<ThreadPool> {
+        static POOLS: Mutex<Vec<Weak<ThreadPool>>> = Mutex::new(Vec::new());
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.strong_count() > 0);
+        let alive = pools.iter().filter_map(Weak::upgrade);
+        if let Some(pool) = alive.into_iter().find(|pool| pool.wanted == count) {
+            return pool;
+        }
+        let pool = Arc::new(ThreadPool::new(count));
+        pools.push(Arc::downgrade(&pool));
+        pool
+    }
+
     /// A pool of `count` threads, the caller included.
     pub(crate) fn new(count: usize) -> ThreadPool {
         let shared = Arc::new(PoolState {
@@ -74,6 +91,7 @@ impl ThreadPool {
         let workers = (1..count.max(1)).map_while(spawn).collect();
         ThreadPool {
             shared,
+            wanted: count,
             workers,
             job_lock: Mutex::new(()),
         }

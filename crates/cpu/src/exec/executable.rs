@@ -40,7 +40,7 @@ pub(crate) struct CpuExecutable {
 impl CpuExecutable {
     pub(crate) fn new(
         graph: Arc<Graph>,
-        threads: ThreadPool,
+        threads: Arc<ThreadPool>,
         isa: Isa,
         options: &CompileOptions,
     ) -> Result<CpuExecutable, BackendError> {

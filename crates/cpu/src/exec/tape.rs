@@ -26,7 +26,7 @@ use std::time::Instant;
 pub(super) struct Machine {
     pub(super) graph: Arc<Graph>,
     pub(super) constants: Constants,
-    pub(super) threads: ThreadPool,
+    pub(super) threads: Arc<ThreadPool>,
     pub(super) isa: Isa,
     /// The memory of planned tensors; it grows to the largest plan.
     pub(super) arena: AlignedBuffer,
