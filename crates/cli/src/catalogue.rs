@@ -1,5 +1,6 @@
 //! `kvark pull` and `rm`, and models by name for all commands.
 
+use crate::default_head;
 use crate::{interrupt, output};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -186,6 +187,7 @@ impl Rm {
 fn remove(home: &ModelStore, name: &str) -> Result<PathBuf> {
     if let Some(entry) = catalogue::find(name) {
         home.remove(entry)?;
+        default_head::remove_beside(&home.model_path(entry));
         return Ok(home.model_path(entry));
     }
     match home.find_stored(name) {

@@ -7,6 +7,7 @@ mod catalogue;
 mod chat;
 mod completions;
 mod config;
+mod default_head;
 mod device;
 mod embed;
 mod emit_c;

@@ -1,6 +1,7 @@
 //! Speculative decoding on the command line: its options, and the runner of one sequence that uses it or not.
 
 use crate::args::{self, EngineArgs, ModelArgs};
+use crate::default_head;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::generate::{GenerateEvent, GenerateOptions, GenerateOutput, Sampler};
@@ -23,7 +24,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TYPE", value_parser = spec_type)]
     spec_type: Option<SpecChoice>,
     /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
-    /// NAME.eagle3.gguf, is found without it. A head is a GGUF file, a safetensors file with its config.json, or their folder
+    /// NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
     /// Most candidates of a round [default: 8]
@@ -98,8 +99,7 @@ impl SpecArgs {
             (_, Some(SpecType::Ngram)) => None,
             (Some(name), _) if self.is_on() => Some(args::model_path(name)?),
             (None, Some(SpecType::Eagle3 | SpecType::Auto)) => {
-                let beside = model.path()?.with_extension("eagle3.gguf");
-                beside.is_file().then_some(beside)
+                default_head::beside(&model.path()?)?
             }
             _ => None,
         };

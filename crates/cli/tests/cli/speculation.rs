@@ -129,3 +129,33 @@ fn heads_are_shown_counted_and_refused() {
     let error = refused(&gguf, &["--spec-type", "eagle3"]);
     assert!(error.contains("needs a head"), "{error}");
 }
+
+/// The head is stored beside the default model, and removed with it.
+#[cfg(unix)]
+#[test]
+fn the_default_model_has_a_head() {
+    let Some(model) = crate::real::model() else {
+        return;
+    };
+    let folder = Folder::new();
+    folder.link_default_model(&model);
+    let args = [
+        "run",
+        "--temp",
+        "0",
+        "-n",
+        "24",
+        "--json",
+        "The capital of France is",
+    ];
+    let plain = folder.run(&args).json();
+    let found = folder
+        .run(&[&args[..], &["--spec-type", "eagle3"]].concat())
+        .json();
+    assert_eq!(found["text"], plain["text"]);
+    assert!(found["spec"]["accepted"].as_u64() > Some(0), "{found}");
+    let head = folder.path("home/models/smollm2-135m-instruct.eagle3.gguf");
+    assert!(head.is_file());
+    folder.run(&["rm", "smollm2-135m-instruct"]).ok();
+    assert!(!head.exists());
+}
