@@ -48,6 +48,7 @@ impl DecodedBlock {
     }
 
     /// Sets values of columns that are in no segment to zero, up to a column.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) fn clear_missing_values(&mut self, segments: &[Segment], end: usize) {
         let mut column = 0;
