@@ -30,12 +30,16 @@ impl VerifyCosts {
             all.resize(rows + 1, None);
         }
         let time = time.as_secs_f64();
-        let old = &mut all[rows];
-        *old = Some(match *old {
-            // One slow forward of a busy machine must not rule a size out.
-            Some(mean) => mean + NEW_WEIGHT * (time.min(3.0 * mean) - mean),
-            None => time,
-        });
+        let Some(mean) = all[rows] else {
+            all[rows] = Some(time);
+            return;
+        };
+        // One slow forward of a busy machine must not rule a size out.
+        let time = time.min(3.0 * mean);
+        // Most of a difference is the machine's speed now, which changes the time of every size.
+        let speed = 1.0 + NEW_WEIGHT * (time / mean - 1.0);
+        all.iter_mut().flatten().for_each(|mean| *mean *= speed);
+        all[rows] = Some(mean * speed + NEW_WEIGHT * (time - mean * speed));
     }
 
     /// The sizes that were measured, with their seconds.
@@ -179,6 +183,20 @@ impl BatchRunner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slower_machine_is_slower_for_all_sizes() {
+        let costs = VerifyCosts::default();
+        costs.record(1, Duration::from_millis(4));
+        costs.record(9, Duration::from_millis(8));
+        for _ in 0..100 {
+            costs.record(1, Duration::from_millis(6));
+        }
+        let curve = costs.curve(9);
+        assert!((curve[0] - 6e-3).abs() < 1e-4, "{curve:?}");
+        // The sizes' own means follow as well, so that the other size moves most of the way.
+        assert!(curve[8] > 9e-3 && curve[8] < 12.1e-3, "{curve:?}");
+    }
 
     #[test]
     fn costs_are_kept_and_damaged_files_are_ignored() {

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const MIN_COST: f64 = 5e-4;
 /// No further proposer is asked if one expects more accepted tokens than this.
 const ENOUGH_TOKENS: f32 = 2.5;
+/// A second child of a candidate is rarely chosen: it is proposed only if a row costs less than this part of a forward.
+const MAX_TREE_ROW: f64 = 0.12;
 /// The weight of a new measurement in a proposer's usual time.
 const NEW_WEIGHT: f64 = 0.1;
 
@@ -187,6 +189,10 @@ impl Speculator {
         // The seconds of a forward without candidates.
         let plain = |costs: &VerifyCosts| costs.curve(others + 1)[others];
         let plain = self.costs.as_ref().map(plain);
+        let chain_only = self.costs.as_ref().is_some_and(|costs| {
+            let curve = costs.curve(others + 5);
+            curve[others + 4] - curve[others] > 4.0 * MAX_TREE_ROW * curve[others]
+        });
         let mut proposal = Proposal {
             history,
             max_candidates: candidates,
@@ -207,6 +213,10 @@ impl Speculator {
             // A level whose best node is less likely than this costs more than the token it may give.
             let level = source.cost / source.depth.max(1.0);
             proposal.min_likelihood = plain.map_or(0.0, |plain| (level / plain) as f32);
+            proposal.top_k = match chain_only && source.costs_time() {
+                true => 1,
+                false => self.options.top_k,
+            };
             let begun = Instant::now();
             let mut tree = TreeProposal::new(root);
             source.proposer.propose(&proposal, &mut tree)?;
