@@ -24,7 +24,8 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TYPE", value_parser = spec_type)]
     spec_type: Option<SpecChoice>,
     /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
-    /// NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder
+    /// NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its
+    /// config.json, or their folder
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
     /// Most candidates of a round [default: 8]
@@ -98,9 +99,9 @@ impl SpecArgs {
         let path = match (&self.model_draft, kind) {
             (_, Some(SpecType::Ngram)) => None,
             (Some(name), _) if self.is_on() => Some(args::model_path(name)?),
-            (None, Some(SpecType::Eagle3 | SpecType::Auto)) => {
-                default_head::beside(&model.path()?)?
-            }
+            (None, Some(SpecType::Eagle3)) => default_head::beside(&model.path()?)?,
+            // Without a head, other proposers are left.
+            (None, Some(SpecType::Auto)) => default_head::beside(&model.path()?).unwrap_or(None),
             _ => None,
         };
         let open = |path: PathBuf| {

@@ -144,7 +144,10 @@ fn an_interrupted_pull_leaves_nothing() {
 fn what_a_killed_pull_left_goes_with_the_next_command() {
     let folder = Folder::new();
     for command in [&["list"][..], &["rm", "--packed"]] {
-        let left = folder.path("home/tmp/smollm2-135m-instruct-1-1");
+        let left = folder
+            .path("home")
+            .join("tmp")
+            .join("smollm2-135m-instruct-1-1");
         fs::create_dir_all(left.join("part0")).unwrap();
         fs::write(left.join("lock"), "").unwrap();
         fs::write(left.join("part0/half.whl"), [0; 1000]).unwrap();

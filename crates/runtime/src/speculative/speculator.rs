@@ -186,11 +186,10 @@ impl Speculator {
         let started = Instant::now();
         let root = *history.last().expect("a sequence has a token");
         let candidates = self.options.max_candidates.min(room.saturating_sub(1));
+        let curve = self.costs.as_ref().map(|costs| costs.curve(others + 5));
         // The seconds of a forward without candidates.
-        let plain = |costs: &VerifyCosts| costs.curve(others + 1)[others];
-        let plain = self.costs.as_ref().map(plain);
-        let chain_only = self.costs.as_ref().is_some_and(|costs| {
-            let curve = costs.curve(others + 5);
+        let plain = curve.as_ref().map(|curve| curve[others]);
+        let chain_only = curve.is_some_and(|curve| {
             curve[others + 4] - curve[others] > 4.0 * MAX_TREE_ROW * curve[others]
         });
         let mut proposal = Proposal {

@@ -154,20 +154,17 @@ trait BlockProducts<S: Simd> {
         &mut self,
         s: S,
         query_tile: &QueryTile<'_>,
-        rows: Range<usize>,
-        keys: &BlockKeys<'_>,
+        pass: &KeyBlockPass<'_>,
         work: &mut BlockScratch,
         prefetcher: &mut Prefetcher<'_>,
     );
 
     /// Adds the values of a block times their weights to the accumulators.
-    #[expect(clippy::too_many_arguments, reason = "the state of a pass")]
     fn add_weighted_values(
         &mut self,
         s: S,
         query_tile: &QueryTile<'_>,
-        rows: Range<usize>,
-        segments: &[Segment],
+        pass: &KeyBlockPass<'_>,
         work: &mut BlockScratch,
         sums: &mut Accumulators<'_>,
         prefetcher: &mut Prefetcher<'_>,
@@ -183,12 +180,12 @@ impl<S: Simd> BlockProducts<S> for VectorProducts {
         &mut self,
         s: S,
         query_tile: &QueryTile<'_>,
-        rows: Range<usize>,
-        keys: &BlockKeys<'_>,
+        pass: &KeyBlockPass<'_>,
         work: &mut BlockScratch,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        query_tile.score(s, rows, keys, work, prefetcher);
+        let keys = BlockKeys::new(pass.segments, query_tile.kv.keys);
+        query_tile.score(s, pass.rows.clone(), &keys, work, prefetcher);
     }
 
     #[inline(always)]
@@ -196,13 +193,13 @@ impl<S: Simd> BlockProducts<S> for VectorProducts {
         &mut self,
         s: S,
         query_tile: &QueryTile<'_>,
-        rows: Range<usize>,
-        segments: &[Segment],
+        pass: &KeyBlockPass<'_>,
         work: &mut BlockScratch,
         sums: &mut Accumulators<'_>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
-        query_tile.add_weighted_values(s, rows, segments, work, sums, prefetcher);
+        let rows = pass.rows.clone();
+        query_tile.add_weighted_values(s, rows, pass.segments, work, sums, prefetcher);
     }
 }
 
@@ -374,15 +371,13 @@ impl QueryTile<'_> {
         sums: &mut Accumulators<'_>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
+        products.score(s, self, pass, scratch, prefetcher);
         let KeyBlockPass { base, segments, .. } = *pass;
-        let keys = BlockKeys::new(segments, self.kv.keys);
-        products.score(s, self, pass.rows.clone(), &keys, scratch, prefetcher);
         let scores = &mut scratch.scores;
         for row in pass.rows.clone() {
             self.update_softmax(s, row, base, segments, &mut scores[row], sums);
         }
-        let rows = pass.rows.clone();
-        products.add_weighted_values(s, self, rows, segments, scratch, sums, prefetcher);
+        products.add_weighted_values(s, self, pass, scratch, sums, prefetcher);
     }
 
     /// The row's index in the output: its token and query head.

@@ -12,6 +12,8 @@ use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
 use crate::kernels::decode::weights::{Bf16, F16, WeightDecoder};
 use crate::kernels::{Context, SendPtr, split_vectors};
 use crate::prefetch::{PrefetchPlan, Span, SpanList};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::amx::TILE_ROWS;
 use crate::simd::{Kernel, LANES, Simd};
 use base::DType;
 use base::gate::chunk_start;
@@ -55,7 +57,11 @@ impl HalfLinear {
     /// task is one set of decoded rows.
     fn task_rows(&self, threads: usize) -> usize {
         if self.m <= MAX_MEMORY_BOUND_ROWS {
-            self.n.div_ceil(threads * 4).next_multiple_of(DECODED_ROWS)
+            #[cfg(target_arch = "x86_64")]
+            let unit = if tiles::fits(self) { TILE_ROWS } else { 4 };
+            #[cfg(not(target_arch = "x86_64"))]
+            let unit = 4;
+            self.n.div_ceil(threads * 4).next_multiple_of(unit)
         } else {
             DECODED_ROWS
         }

@@ -126,7 +126,7 @@ impl AmxTiles {
     }
 
     /// As [`accumulate_bf16_wide`](AmxTiles::accumulate_bf16_wide), for four tiles of rows, each with its accumulator, and one of
-    /// columns.
+    /// columns, whose rows are `column_stride` bytes apart.
     ///
     /// # Safety
     /// The tiles must be readable.
@@ -135,35 +135,7 @@ impl AmxTiles {
         &self,
         rows: [*const u8; 4],
         stride: usize,
-        columns: *const u8,
-    ) {
-        // SAFETY: as the caller guarantees.
-        unsafe { self.accumulate_bf16(rows, stride, columns, TILE_ROW_BYTES) }
-    }
-
-    /// As [`accumulate_bf16_narrow`](AmxTiles::accumulate_bf16_narrow), for
-    /// [tiles of one column](AmxTiles::with_one_column).
-    ///
-    /// # Safety
-    /// The tiles must be readable.
-    #[inline(always)]
-    pub(crate) unsafe fn accumulate_bf16_column(
-        &self,
-        rows: [*const u8; 4],
-        stride: usize,
-        columns: *const u8,
-    ) {
-        // SAFETY: as the caller guarantees.
-        unsafe { self.accumulate_bf16(rows, stride, columns, size_of::<f32>()) }
-    }
-
-    #[inline(always)]
-    unsafe fn accumulate_bf16(
-        &self,
-        rows: [*const u8; 4],
-        stride: usize,
-        columns: *const u8,
-        column_stride: usize,
+        (columns, column_stride): (*const u8, usize),
     ) {
         // SAFETY: `self` proves that the tiles are configured; the caller guarantees the memory. The tile registers are
         // named as clobbered.

@@ -6,7 +6,8 @@
 //! query's bits do not depend on the step.
 
 use super::decoded_block::{DEPTH, DecodeValues};
-use super::segments::{BlockKeys, Segment};
+use super::key_blocks::KeyBlockPass;
+use super::segments::BlockKeys;
 use super::tile_columns::{Columns, MAX_DIM, TILE_DEPTH};
 use super::{
     Accumulators, BlockProducts, BlockScratch, CachedAttention, KEY_BLOCK, QueryTile, SCORE_ROWS,
@@ -198,11 +199,12 @@ impl BlockProducts<S> for TileProducts<'_> {
         &mut self,
         s: S,
         query_tile: &QueryTile<'_>,
-        rows: Range<usize>,
-        keys: &BlockKeys<'_>,
+        pass: &KeyBlockPass<'_>,
         work: &mut BlockScratch,
         prefetcher: &mut Prefetcher<'_>,
     ) {
+        let rows = pass.rows.clone();
+        let keys = &BlockKeys::new(pass.segments, query_tile.kv.keys);
         let dim = query_tile.op.key_dim;
         let steps = self.query_len / TILE_DEPTH;
         let stored = keys.tiles();
@@ -272,12 +274,12 @@ impl BlockProducts<S> for TileProducts<'_> {
         &mut self,
         s: S,
         query_tile: &QueryTile<'_>,
-        rows: Range<usize>,
-        segments: &[Segment],
+        pass: &KeyBlockPass<'_>,
         work: &mut BlockScratch,
         sums: &mut Accumulators<'_>,
         prefetcher: &mut Prefetcher<'_>,
     ) {
+        let (rows, segments) = (pass.rows.clone(), pass.segments);
         let (dim, values) = (query_tile.op.value_dim, &query_tile.kv.values);
         let steps = segments.last().map_or(0, |s| s.end).div_ceil(TILE_DEPTH);
         if steps == 0 {

@@ -162,9 +162,9 @@ impl TileKernel for TileTask<'_> {
                         let right = activations.add((row_tile * steps + step) * STEP_BYTES);
                         if m == 1 {
                             let right = activations.add(step * ROW_STEP_BYTES);
-                            tiles.accumulate_bf16_column(at, row_bytes, right);
+                            tiles.accumulate_bf16_narrow(at, row_bytes, (right, size_of::<f32>()));
                         } else if together == NARROW_TILES {
-                            tiles.accumulate_bf16_narrow(at, row_bytes, right);
+                            tiles.accumulate_bf16_narrow(at, row_bytes, (right, TILE_ROW_BYTES));
                         } else {
                             let next = right.add(steps * STEP_BYTES);
                             tiles.accumulate_bf16_wide([at[0], at[1]], row_bytes, [right, next]);
