@@ -173,13 +173,18 @@ impl Shared {
     fn serve(&self, mut stream: TcpStream) {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(request) = self.read_request(&mut reader, &mut stream) {
-            let fault = self.fault.lock().unwrap();
-            let fault = fault.as_ref().and_then(|fault| fault(&request));
+            let fault = self.fault_of(&request);
             if !self.answer(&request, fault, &mut stream) {
                 break;
             }
         }
         let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// The fault of a request. An answer may take long, so the lock is not held meanwhile.
+    fn fault_of(&self, request: &Request) -> Option<Fault> {
+        let fault = self.fault.lock().unwrap();
+        fault.as_ref().and_then(|fault| fault(request))
     }
 
     fn read_request(&self, reader: &mut impl BufRead, stream: &mut TcpStream) -> Option<Request> {
