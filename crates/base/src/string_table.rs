@@ -16,6 +16,15 @@ impl StringTable {
         self.ends.push(self.all.len());
     }
 
+    /// Appends bytes as a string, with U+FFFD in place of those that are not UTF-8.
+    pub fn push_lossy(&mut self, bytes: &[u8]) {
+        match std::str::from_utf8(bytes) {
+            // Nearly always, and faster than the lossy conversion.
+            Ok(text) => self.push(text),
+            Err(_) => self.push(&String::from_utf8_lossy(bytes)),
+        }
+    }
+
     /// The string at an index.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
@@ -69,5 +78,11 @@ mod tests {
         assert_eq!((&texts[2], &texts[3]), ("é", ""));
         assert!(StringTable::default().is_empty() && !texts.is_empty());
         assert_ne!(texts, list.iter().rev().collect());
+        let mut lossy = StringTable::default();
+        list.iter()
+            .for_each(|text| lossy.push_lossy(text.as_bytes()));
+        assert_eq!(lossy, texts);
+        lossy.push_lossy(b"a\xe6z");
+        assert_eq!(&lossy[5], "a\u{fffd}z");
     }
 }

@@ -9,6 +9,8 @@ pub(crate) trait ByteLines: Simd {
 
     /// Activation rows whose sums fit into the registers.
     const ROWS: usize;
+    /// Whether strips are unpacked before many rows are multiplied with them.
+    const UNPACKS: bool = true;
 
     /// # Safety
     /// 64 bytes must be readable at `p`.
@@ -31,6 +33,8 @@ impl ByteLines for Generic {
     type Line = [u8; 4 * LANES];
 
     const ROWS: usize = 2;
+    /// It would be compiled for nothing on CPUs with better tiers.
+    const UNPACKS: bool = false;
 
     #[inline(always)]
     unsafe fn load_bytes(self, p: *const u8) -> Self::Line {
@@ -38,19 +42,19 @@ impl ByteLines for Generic {
         unsafe { p.cast::<Self::Line>().read_unaligned() }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_low_nibbles(self, p: *const u8) -> Self::Line {
         // SAFETY: as the caller guarantees.
         unsafe { self.load_bytes(p) }.map(|b| b & 15)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_high_nibbles(self, p: *const u8) -> Self::Line {
         // SAFETY: as the caller guarantees.
         unsafe { self.load_bytes(p) }.map(|b| b >> 4)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line {
         line.map(|i| table[i as usize & 15])
     }

@@ -235,7 +235,7 @@ impl RowScaledDot for Generic {
         totals
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_word_pairs(self, values: Self::V, to: *mut u8) {
         for (quad, four) in values.as_chunks::<4>().0.iter().enumerate() {
             let planes = four.map(|x| {
@@ -254,12 +254,12 @@ impl RowScaledDot for Generic {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn totals_to_f32(self, [high, low]: Self::Totals) -> Self::V {
         std::array::from_fn(|i| high[i] as f32 * 128.0 + low[i] as f32)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_planes(self, values: Self::V, high: *mut u8, low: *mut u8) {
         for (i, x) in values.into_iter().enumerate() {
             let x = x as i32;
@@ -290,7 +290,7 @@ impl RowScaledDot for Generic {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn merge_bits<const LEFT: i32, const MASK: u8>(
         self,
         low: Self::Line,
@@ -312,42 +312,42 @@ impl RowScaledDot for Generic {
         unsafe { to.cast::<Self::Line>().write_unaligned(line) }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn widen_u8(self, from: *const u8) -> Self::Line {
         // SAFETY: the caller guarantees 32 bytes.
         from_16(|i| unsafe { i16::from(from.add(i).read()) })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn widen_i8(self, from: *const u8) -> Self::Line {
         // SAFETY: the caller guarantees sixteen bytes.
         let byte = |i: usize| i32::from(unsafe { from.cast::<i8>().add(i).read() });
         from_16(|i| (byte(i / 2) >> (i % 2 * 16)) as i16)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn widen_u16(self, from: *const u8) -> Self::Line {
         // SAFETY: the caller guarantees 32 bytes.
         let number = |i: usize| unsafe { from.cast::<i16>().add(i).read_unaligned() };
         from_16(|i| if i % 2 == 0 { number(i / 2) } else { 0 })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn splat_16(self, value: i16) -> Self::Line {
         from_16(|_| value)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn add_16(self, a: Self::Line, b: Self::Line) -> Self::Line {
         from_16(|i| number_16(&a, i).wrapping_add(number_16(&b, i)))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn sub_16(self, a: Self::Line, b: Self::Line) -> Self::Line {
         from_16(|i| number_16(&a, i).wrapping_sub(number_16(&b, i)))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mul_high_rounded(self, a: Self::Line, b: Self::Line) -> Self::Line {
         from_16(|i| {
             let product = i32::from(number_16(&a, i)) * i32::from(number_16(&b, i));
@@ -355,22 +355,22 @@ impl RowScaledDot for Generic {
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_left_16(self, a: Self::Line, bits: u32) -> Self::Line {
         from_16(|i| number_16(&a, i) << bits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn high_bytes(self, a: Self::Line) -> Self::Line {
         from_16(|i| number_16(&a, i) & !0xff)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_right_16(self, a: Self::Line, bits: u32) -> Self::Line {
         from_16(|i| number_16(&a, i) >> bits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_left_32(self, a: Self::Line, bits: u32) -> Self::Line {
         let mut line = a;
         for four in line.as_chunks_mut::<4>().0 {
@@ -379,7 +379,7 @@ impl RowScaledDot for Generic {
         line
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn select_halves(self, low: Self::Line, high: Self::Line) -> Self::Line {
         std::array::from_fn(|i| if i % 4 < 2 { low[i] } else { high[i] })
     }

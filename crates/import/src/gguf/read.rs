@@ -1,10 +1,9 @@
 //! The layout of the file: header, metadata, tensor directory, aligned tensor data.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-use base::{Bytes, DType};
+use base::{Bytes, DType, StringTable};
 
 use super::array::Array;
 use super::cursor::{Cursor, FieldLabel};
@@ -161,15 +160,13 @@ fn array(cursor: &mut Cursor<'_>, key: &str) -> Result<Array, GgufErrorDetail> {
         }
         8 => {
             let len = cursor.count(8, FieldLabel::Value(key, "array length"))?;
-            // Vocabularies contain tokens that are parts of characters, which must not prevent loading. Most strings are
-            // UTF-8, and that check alone is faster.
-            let text = |bytes| match std::str::from_utf8(bytes) {
-                Ok(text) => Cow::Borrowed(text),
-                Err(_) => String::from_utf8_lossy(bytes),
-            };
             let field = FieldLabel::Value(key, "array");
-            let strings = (0..len).map(|_| cursor.string_bytes(field).map(text));
-            Array::String(strings.collect::<Result<_, _>>()?)
+            let mut strings = StringTable::default();
+            for _ in 0..len {
+                // Vocabularies contain tokens that are parts of characters, which must not prevent loading.
+                strings.push_lossy(cursor.string_bytes(field)?);
+            }
+            Array::String(strings)
         }
         9 => {
             let key = key.to_owned();

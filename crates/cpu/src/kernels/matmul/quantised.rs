@@ -58,6 +58,7 @@ impl QuantisedLinear {
         };
         #[cfg(not(target_arch = "x86_64"))]
         let expanded = 0;
+        let expanded = expanded.max(strip_kernel::unpacked_bytes(self));
         (RowScaledActivations::bytes(self), expanded)
     }
 

@@ -5,7 +5,7 @@
 
 use super::format::{BLOCK, IQ4_TABLE, LINE};
 use super::strip::{RowScaledStrip, StripReader};
-use super::strip_kernel::StripMicrokernel;
+use super::strip_kernel::{StripMicrokernel, unpacked_blocks};
 use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -56,8 +56,36 @@ pub(super) fn expand_line<S: RowScaledDot>(s: S, line: S::Line, factors: S::Line
 pub(super) struct ByteQuantMicrokernel<const TABLE: bool>;
 
 impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
+    const UPPER_BITS: usize = 0;
+    /// Two bytes for each weight.
+    const UNPACKED_LINES: usize = 16;
+
     #[inline(always)]
-    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
+    unsafe fn unpack_block<S: RowScaledDot>(
+        s: S,
+        quants: *const u8,
+        factors: *const u8,
+        _groups: usize,
+        to: *mut u8,
+    ) {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            let factors = s.load_bytes(factors);
+            for (line, quants) in quant_lines::<S, TABLE>(s, quants).into_iter().enumerate() {
+                let [even, odd] = expand_line(s, quants, factors);
+                s.store_bytes(even, to.add(2 * line * LINE));
+                s.store_bytes(odd, to.add((2 * line + 1) * LINE));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<
+        S: RowScaledDot,
+        const GROUP: usize,
+        const R: usize,
+        const UNPACKED: bool,
+    >(
         s: S,
         task: &StripTask<'_>,
         layout: &RowScaledStrip,
@@ -74,7 +102,8 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         unsafe {
             let start = task.operands.weight.add(strip * layout.bytes);
             let units = s.load(start.cast());
-            if first == 0 {
+            let prefetches = !UNPACKED && first == 0;
+            if prefetches {
                 prefetcher.consumed(layout.spans);
             }
             let mut reader = StripReader::new(start, layout, 0);
@@ -86,20 +115,34 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                 let mut totals = [[s.zero_totals(); MAX_CHAINS]; R];
                 let mut left = inputs.len() / BLOCK;
                 while left > 0 {
-                    let blocks = reader.next::<S, 0>(s, left);
+                    let blocks = if UNPACKED {
+                        unpacked_blocks::<Self>(task, inputs.end / BLOCK - left, left)
+                    } else {
+                        reader.next::<S, 0>(s, left)
+                    };
                     left -= blocks.count;
                     let (mut quants, mut factors) = (blocks.quants, blocks.factors);
-                    let header_bytes = if first == 0 { blocks.header_bytes } else { 0 };
-                    prefetcher.consumed(header_bytes);
+                    if prefetches {
+                        prefetcher.consumed(blocks.header_bytes);
+                    }
                     for _ in 0..blocks.count {
-                        if first == 0 {
+                        if prefetches {
                             prefetcher.consumed(const { stored_lines(TABLE) } * LINE);
                         }
-                        let lines = quant_lines::<S, TABLE>(s, quants);
                         let pairs = s.load_bytes(factors);
+                        let lines = if UNPACKED {
+                            [pairs; 8]
+                        } else {
+                            quant_lines::<S, TABLE>(s, quants)
+                        };
                         macro_rules! dots {
                             ($($line:literal)*) => {$(
-                                let weights = expand_line(s, lines[$line], pairs);
+                                let weights = if UNPACKED {
+                                    let words = quants.add(2 * $line * LINE);
+                                    [s.load_bytes(words), s.load_bytes(words.add(LINE))]
+                                } else {
+                                    expand_line(s, lines[$line], pairs)
+                                };
                                 let at = x_half.wrapping_add($line / 4 * x_stride + $line % 4 * 16);
                                 for r in 0..R {
                                     for side in 0..2 {

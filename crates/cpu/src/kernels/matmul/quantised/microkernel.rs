@@ -2,7 +2,7 @@
 
 use super::format::{BLOCK, LINE};
 use super::strip::{RowScaledStrip, StripReader, block_lines};
-use super::strip_kernel::StripMicrokernel;
+use super::strip_kernel::{StripMicrokernel, unpacked_blocks};
 use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -51,8 +51,37 @@ macro_rules! add {
 pub(super) struct RowScaledMicrokernel<const UPPER: usize>;
 
 impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
+    const UPPER_BITS: usize = UPPER;
+    /// Eight lines of quants, and the factors of up to two groups.
+    const UNPACKED_LINES: usize = 10;
+
     #[inline(always)]
-    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
+    unsafe fn unpack_block<S: RowScaledDot>(
+        s: S,
+        quants: *const u8,
+        factors: *const u8,
+        groups: usize,
+        to: *mut u8,
+    ) {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            for (line, quants) in block_lines::<S, UPPER>(s, quants).into_iter().enumerate() {
+                s.store_bytes(quants, to.add(line * LINE));
+            }
+            for group in 0..groups {
+                let pairs = s.load_bytes(factors.add(group * LINE));
+                s.store_bytes(pairs, to.add((8 + group) * LINE));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<
+        S: RowScaledDot,
+        const GROUP: usize,
+        const R: usize,
+        const UNPACKED: bool,
+    >(
         s: S,
         task: &StripTask<'_>,
         layout: &RowScaledStrip,
@@ -67,7 +96,8 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
         unsafe {
             let start = task.operands.weight.add(strip * layout.bytes);
             let units = s.load(start.cast());
-            if first == 0 {
+            let prefetches = !UNPACKED && first == 0;
+            if prefetches {
                 prefetcher.consumed(layout.spans);
             }
             let mut reader = StripReader::new(start, layout, 0);
@@ -81,16 +111,25 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                 let mut totals = [s.zero_totals(); R];
                 let mut left = inputs.len() / BLOCK;
                 while left > 0 {
-                    let blocks = reader.next::<S, UPPER>(s, left);
+                    let blocks = if UNPACKED {
+                        unpacked_blocks::<Self>(task, inputs.end / BLOCK - left, left)
+                    } else {
+                        reader.next::<S, UPPER>(s, left)
+                    };
                     left -= blocks.count;
                     let (mut quants, mut factors) = (blocks.quants, blocks.factors);
-                    let header_bytes = if first == 0 { blocks.header_bytes } else { 0 };
-                    prefetcher.consumed(header_bytes);
+                    if prefetches {
+                        prefetcher.consumed(blocks.header_bytes);
+                    }
                     for _ in 0..blocks.count {
-                        if first == 0 {
+                        if prefetches {
                             prefetcher.consumed((4 + UPPER) * LINE);
                         }
-                        let lines = block_lines::<S, UPPER>(s, quants);
+                        let lines = if UNPACKED {
+                            unpacked_lines(s, quants)
+                        } else {
+                            block_lines::<S, UPPER>(s, quants)
+                        };
                         let scales = s.load_bytes(factors);
                         let mut sums = [s.zero_planes(); R];
                         each_row!(r in 0 1 2 3, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
@@ -136,4 +175,17 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
             }
         }
     }
+}
+
+/// The eight lines of an unpacked block's quants.
+///
+/// # Safety
+/// The block must be readable.
+#[inline(always)]
+unsafe fn unpacked_lines<S: RowScaledDot>(s: S, quants: *const u8) -> [S::Line; 8] {
+    macro_rules! lines {
+        ($($line:literal)*) => { [$(s.load_bytes(quants.add($line * LINE))),*] };
+    }
+    // SAFETY: as the caller guarantees.
+    unsafe { lines!(0 1 2 3 4 5 6 7) }
 }

@@ -26,11 +26,7 @@ pub(super) struct StripTask<'a> {
     pub(super) output: OutputTile,
     /// The memory that this thread prefetches.
     pub(super) prefetch_plan: &'a PrefetchPlan,
-    /// The thread's scratch for expanded strips, which matrix tiles read.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        allow(dead_code, reason = "only tiles use it")
-    )]
+    /// The thread's scratch for expanded strips.
     pub(super) expanded: *mut u8,
 }
 
