@@ -46,8 +46,8 @@ pub(super) trait StripMicrokernel {
 
 /// The most lines of an unpacked block: two bytes for each weight.
 const MAX_UNPACKED_LINES: usize = 16;
-/// Rows from which strips are unpacked: with fewer, a product is memory-bound or nearly so.
-const MIN_UNPACK_ROWS: usize = 8;
+/// Rows from which strips are unpacked: for fewer, unpacking in registers again for every four rows is faster.
+const MIN_UNPACK_ROWS: usize = 24;
 
 /// Bytes of a thread's scratch for an unpacked strip.
 pub(super) fn unpacked_bytes(linear: &QuantisedLinear) -> usize {
@@ -118,7 +118,7 @@ pub(super) fn unpacked_blocks<M: StripMicrokernel>(
 
 /// Bytes of activations, two per input, that all strips of a task are multiplied with before the next ones: they stay in
 /// L2 beside the weights.
-const PART_BYTES: usize = 256 * 1024;
+const PART_BYTES: usize = 512 * 1024;
 /// Rows of a part are a multiple of this: as many are stored interleaved.
 const PART_ROWS: usize = 16;
 
