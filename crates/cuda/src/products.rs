@@ -99,8 +99,11 @@ impl CallMaker<'_> {
         weight.ok_or_else(|| self.unsupported(node, "its weight is not a constant"))
     }
 
-    /// The kernels of the products of a group.
-    pub(crate) fn products(&self, group: &Group) -> Result<Vec<Launch>, BackendError> {
+    /// The arguments of a group's products, and the shape of their first weight.
+    pub(crate) fn product_arguments(
+        &self,
+        group: &Group,
+    ) -> Result<(LinearArgs, PackedShape), BackendError> {
         let nodes = self.graph.nodes();
         let first = &nodes[group.products[0]];
         let shape = self.weight(first)?.shape;
@@ -153,6 +156,13 @@ impl CallMaker<'_> {
             tiles = a.segments[0].tiles;
         }
         a.tiles = tiles;
+        Ok((a, shape))
+    }
+
+    /// The kernels of the products of a group.
+    pub(crate) fn products(&self, group: &Group) -> Result<Vec<Launch>, BackendError> {
+        let (mut a, shape) = self.product_arguments(group)?;
+        let (rows, tiles, ranges) = (a.rows as usize, a.tiles, a.ranges as usize);
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
         let multiprocessors = self.device.facts.multiprocessors;
