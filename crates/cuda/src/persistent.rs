@@ -57,6 +57,12 @@ pub(crate) fn flagged_bytes(graph: &Graph, facts: &DeviceFacts) -> usize {
     STATE_BYTES + 8 * words.sum::<usize>()
 }
 
+/// The calls of a step in which runs of groups are single kernels, and the lists of ops that these read.
+pub(crate) struct PersistentStep {
+    pub(crate) launches: Vec<Launch>,
+    pub(crate) lists: Vec<Buffer>,
+}
+
 /// An op of a run.
 struct RunOp {
     arguments: OpArguments,
@@ -86,13 +92,12 @@ struct Run {
 }
 
 impl CallMaker<'_> {
-    /// The calls of a step in which runs of groups are single kernels, and the lists of ops that these read. `None` if there is
-    /// no such run.
+    /// The calls of a step; `None` if no run of groups can be a single kernel.
     pub(crate) fn persistent(
         &self,
         groups: &[Group],
         device: &Arc<Device>,
-    ) -> Result<Option<(Vec<Launch>, Vec<Buffer>)>, BackendError> {
+    ) -> Result<Option<PersistentStep>, BackendError> {
         if !is_supported(&device.facts) || self.addresses.flagged == 0 {
             return Ok(None);
         }
@@ -114,7 +119,7 @@ impl CallMaker<'_> {
             lists.push(list);
             rest = &rest[len..];
         }
-        Ok((!lists.is_empty()).then_some((launches, lists)))
+        Ok((!lists.is_empty()).then_some(PersistentStep { launches, lists }))
     }
 
     /// The longest run from the first of these groups on, and its number of groups.
@@ -151,7 +156,7 @@ impl CallMaker<'_> {
         let (linear, shape) = self.product_arguments(group)?;
         let shared = [linear_shared(&shape), 0];
         let fits = linear.rows == 1
-            && shape.k % 4 == 0
+            && shape.k.is_multiple_of(4)
             && (group.norm.is_none() || shape.k <= MAX_NORMED)
             && (linear.ranges * (1 + linear.gated)) as usize <= WARPS
             && run.format.is_none_or(|format| format == shape.format);
@@ -199,8 +204,8 @@ impl CallMaker<'_> {
         // The kernel takes a missing rope table for one of no elements: queries and keys are both rotated, or neither.
         let fits = attention.alone
             && (a.table == 0) == (a.key_table == 0)
-            && a.key_dim % 4 == 0
-            && a.value_dim % 4 == 0
+            && a.key_dim.is_multiple_of(4)
+            && a.value_dim.is_multiple_of(4)
             && !inputs.contains(&0)
             && inner
                 .into_iter()

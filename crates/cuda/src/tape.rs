@@ -160,7 +160,7 @@ impl Planned {
             calls.extend(maker.call(group)?);
         }
         let (whole, lists) = match maker.persistent(&self.groups, device)? {
-            Some(made) => made,
+            Some(step) => (step.launches, step.lists),
             None => {
                 let launches = calls.iter().flat_map(|call: &Call| &call.launches);
                 (launches.cloned().collect(), vec![])
