@@ -35,6 +35,7 @@ struct Shape {
 fn shape_of(name: &str) -> Option<Shape> {
     let (layers, width, inner, heads, kv_heads, vocabulary) = match name {
         "8b" => (32, 4096, 14336, 32, 8, 128_256),
+        "1b" => (16, 2048, 8192, 32, 8, 128_256),
         "smollm2" => (30, 576, 1536, 9, 3, 49_152),
         "tiny" => (2, 256, 512, 4, 2, 512),
         _ => return None,

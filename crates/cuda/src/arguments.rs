@@ -150,6 +150,40 @@ pub(crate) struct AttendArgs {
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct PersistentOp {
+    /// `LinearArgs`, or `AttendArgs` and room for a layer and its plan.
+    pub(crate) body: [u64; 28],
+    pub(crate) inputs: [u64; 3],
+    pub(crate) outputs: [u64; 3],
+    pub(crate) attends: u32,
+    pub(crate) groups: u32,
+    pub(crate) unused: [u32; 2],
+    pub(crate) parts: [u32; 16],
+}
+
+impl PersistentOp {
+    pub(crate) fn new<A: Pod>(arguments: &A) -> PersistentOp {
+        let mut op = PersistentOp::zeroed();
+        let bytes = bytemuck::bytes_of(arguments);
+        bytemuck::cast_slice_mut(&mut op.body)[..bytes.len()].copy_from_slice(bytes);
+        op
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct PersistentArgs {
+    pub(crate) ops: u64,
+    pub(crate) state: u64,
+    pub(crate) count: u32,
+    pub(crate) attend_offset: u32,
+    pub(crate) tables: [u64; 2],
+    pub(crate) rotated: u32,
+    pub(crate) most_tiles: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct BestArgs {
     pub(crate) logits: u64,
     pub(crate) parts: u64,

@@ -14,7 +14,7 @@ use graph::{Graph, TensorId};
 const TILED_HEADS: usize = 4;
 
 /// Bytes of shared memory of the attention kernel: fragments of queries and of weights, 1,024 bytes for 16 rows and 16 columns.
-fn attention_shared(key_dim: usize, tiled: bool) -> usize {
+pub(crate) fn attention_shared(key_dim: usize, tiled: bool) -> usize {
     let tiles = if tiled { TILED_HEADS } else { 1 };
     (key_dim.div_ceil(16) + PART as usize / 16) * tiles * 1024
 }
@@ -26,6 +26,16 @@ pub(crate) fn can_tile(graph: &Graph, shared_memory: usize) -> bool {
         let dim = key.last().and_then(|dim| dim.as_const());
         dim.is_some_and(|dim| attention_shared(dim, true) <= shared_memory)
     })
+}
+
+/// The arguments of attention over cached rows.
+pub(crate) struct Attention {
+    /// Queries and keys before their rotation, and values.
+    pub(crate) operands: [TensorId; 3],
+    pub(crate) write: WriteArgs,
+    pub(crate) attend: AttendArgs,
+    /// Whether the attention stores the rows of its step itself.
+    pub(crate) alone: bool,
 }
 
 impl CallMaker<'_> {
@@ -48,20 +58,11 @@ impl CallMaker<'_> {
         }
     }
 
-    /// Attention with the rotations of its group, behind the other nodes of the group.
-    pub(crate) fn attention(
-        &self,
-        op: &UpdateAndAttend,
-        group: &Group,
-    ) -> Result<Vec<Launch>, BackendError> {
-        let nodes = self.graph.nodes();
-        let node = &nodes[group.nodes.end - 1];
+    /// The operands of attention before the rotations of its group, and the arguments of its kernels. Heads are in lots of at
+    /// most 16.
+    pub(crate) fn attention_arguments(&self, op: &UpdateAndAttend, group: &Group) -> Attention {
+        let node = &self.graph.nodes()[group.nodes.end - 1];
         let inputs = &node.inputs;
-        let mut launches = Vec::new();
-        let before = group.nodes.start..group.nodes.end - 1;
-        for i in before.filter(|i| !group.rotations.contains(i)) {
-            launches.extend(self.node(&nodes[i])?);
-        }
         let (queries, query_table, query_layout) = self.rotation(group, inputs[0]);
         let (keys, key_table, key_layout) = self.rotation(group, inputs[1]);
         let [q, k, v] = [0, 1, 2].map(|i| self.shape(inputs[i]));
@@ -83,14 +84,11 @@ impl CallMaker<'_> {
             interleaved: key_layout[1],
             unused: 0,
         };
-        let rows = 2 * tokens * kv_heads;
         // The row of a single token is stored by the attention itself.
         let alone = tokens == 1 && (key_table == 0 || key_layout == query_layout);
-        let function = self.device.function(Unit::General, "write_kv")?;
-        let blocks = [rows.div_ceil(4) as u32, 1];
-        let stored = Launch::new(function, blocks, 128, 4 * 4 * key_dim as u32, &write);
         let shared_by = heads / kv_heads;
-        let mut attend = AttendArgs {
+        let lots = shared_by.div_ceil(TILE);
+        let attend = AttendArgs {
             q: self.address(queries),
             out: self.address(node.output),
             step: self.addresses.step,
@@ -109,11 +107,47 @@ impl CallMaker<'_> {
             rotated: query_layout[0],
             interleaved: query_layout[1],
             group: shared_by as u32,
-            lots: 0,
-            lot: 0,
+            lots: lots as u32,
+            lot: shared_by.div_ceil(lots) as u32,
             scale: op.scale,
             softcap: op.softcap.unwrap_or(0.0),
         };
+        Attention {
+            operands: [queries, keys, inputs[2]],
+            write,
+            attend,
+            alone,
+        }
+    }
+
+    /// Attention with the rotations of its group, behind the other nodes of the group.
+    pub(crate) fn attention(
+        &self,
+        op: &UpdateAndAttend,
+        group: &Group,
+    ) -> Result<Vec<Launch>, BackendError> {
+        let nodes = self.graph.nodes();
+        let mut launches = Vec::new();
+        let before = group.nodes.start..group.nodes.end - 1;
+        for i in before.filter(|i| !group.rotations.contains(i)) {
+            launches.extend(self.node(&nodes[i])?);
+        }
+        let Attention {
+            write,
+            mut attend,
+            alone,
+            ..
+        } = self.attention_arguments(op, group);
+        let (tokens, kv_heads, key_dim) = (
+            write.tokens as usize,
+            write.kv_heads as usize,
+            write.key_dim,
+        );
+        let rows = 2 * tokens * kv_heads;
+        let function = self.device.function(Unit::General, "write_kv")?;
+        let blocks = [rows.div_ceil(4) as u32, 1];
+        let stored = Launch::new(function, blocks, 128, 4 * 4 * key_dim, &write);
+        let shared_by = attend.group as usize;
         // The rows of a tile are heads of one query; in steps of many tokens also queries, with a tile for each head.
         let several = tokens >= TILE && self.tiled;
         let most = 2 * self.device.facts.multiprocessors as usize;
@@ -131,7 +165,7 @@ impl CallMaker<'_> {
             (attend.lots, attend.lot) = (lots as u32, shared_by.div_ceil(lots) as u32);
             let blocks = (tokens * kv_heads * lots * 16).min(most);
             let function = self.device.function(Unit::General, kernel)?;
-            let shared = attention_shared(key_dim, tiled);
+            let shared = attention_shared(key_dim as usize, tiled);
             launches.push(Launch::new(
                 function,
                 [blocks as u32, 1],

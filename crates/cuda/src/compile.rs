@@ -18,13 +18,17 @@ const FORMATS: &str = include_str!("kernels/formats.cuh");
 const PACK: &str = include_str!("kernels/pack.cu");
 const ELEMENTWISE: &str = include_str!("kernels/elementwise.cu");
 const KV_ROWS: &str = include_str!("kernels/kv_rows.cu");
+const ATTENTION_ITEMS: &str = include_str!("kernels/attention.cuh");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
 const BEST: &str = include_str!("kernels/best.cu");
 const COPY_ROWS: &str = include_str!("kernels/copy_rows.cu");
 const UNCACHED: &str = include_str!("kernels/uncached.cu");
-const LINEAR: &str = include_str!("kernels/linear.cu");
+const LINEAR: &str = include_str!("kernels/linear.cuh");
 const LINEAR_FEW: &str = include_str!("kernels/linear_few.cu");
 const LINEAR_MANY: &str = include_str!("kernels/linear_many.cu");
+const FLAGGED: &str = include_str!("kernels/flagged.cuh");
+const ATTENTION_LONE: &str = include_str!("kernels/attention_lone.cuh");
+const PERSISTENT: &str = include_str!("kernels/persistent.cu");
 
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,13 +37,16 @@ pub enum Unit {
     General,
     /// Products with weights of one format.
     Linear(DeviceFormat),
+    /// Steps of one token with weights of one format, for devices of compute capability 9.0 and later.
+    Persistent(DeviceFormat),
 }
 
 impl Unit {
     /// Every unit.
     pub fn all() -> impl Iterator<Item = Unit> {
-        let products = DeviceFormat::ALL.into_iter().map(Unit::Linear);
-        std::iter::once(Unit::General).chain(products)
+        let formats = DeviceFormat::ALL.into_iter();
+        let of_format = |format| [Unit::Linear(format), Unit::Persistent(format)];
+        std::iter::once(Unit::General).chain(formats.flat_map(of_format))
     }
 
     /// The name used in file names and messages.
@@ -47,35 +54,54 @@ impl Unit {
         match self {
             Unit::General => "general".to_owned(),
             Unit::Linear(format) => format!("linear_{}", format.name()),
+            Unit::Persistent(format) => format!("persistent_{}", format.name()),
         }
     }
 
     /// The CUDA C++ source.
     pub fn source(self) -> String {
         let shared = text("common.cuh", COMMON) + &text("formats.cuh", FORMATS);
+        let of_format = |format: DeviceFormat, own: &[(&str, &'static str)]| {
+            let chosen = format!("#define LINEAR_FORMAT {}\n", format as u32);
+            let own: String = own
+                .iter()
+                .map(|(name, built_in)| text(name, built_in))
+                .collect();
+            chosen + &shared + &own
+        };
         match self {
             Unit::General => {
                 let own = [
                     ("pack.cu", PACK),
                     ("elementwise.cu", ELEMENTWISE),
                     ("kv_rows.cu", KV_ROWS),
+                    ("attention.cuh", ATTENTION_ITEMS),
                     ("attention.cu", ATTENTION),
                     ("copy_rows.cu", COPY_ROWS),
                     ("best.cu", BEST),
                     ("uncached.cu", UNCACHED),
                 ];
-                shared + &own.map(|(name, built_in)| text(name, built_in)).concat()
+                shared.clone() + &own.map(|(name, built_in)| text(name, built_in)).concat()
             }
-            Unit::Linear(format) => {
-                let chosen = format!("#define LINEAR_FORMAT {}\n", format as u32);
-                let own = [
-                    ("linear.cu", LINEAR),
+            Unit::Linear(format) => of_format(
+                format,
+                &[
+                    ("linear.cuh", LINEAR),
                     ("linear_few.cu", LINEAR_FEW),
                     ("linear_many.cu", LINEAR_MANY),
-                ];
-                let own = own.map(|(name, built_in)| text(name, built_in));
-                chosen + &shared + &own.concat()
-            }
+                ],
+            ),
+            Unit::Persistent(format) => of_format(
+                format,
+                &[
+                    ("kv_rows.cu", KV_ROWS),
+                    ("attention.cuh", ATTENTION_ITEMS),
+                    ("linear.cuh", LINEAR),
+                    ("flagged.cuh", FLAGGED),
+                    ("attention_lone.cuh", ATTENTION_LONE),
+                    ("persistent.cu", PERSISTENT),
+                ],
+            ),
         }
     }
 }

@@ -291,7 +291,7 @@ impl Drop for Device {
 }
 
 /// The most bytes of static shared memory that a kernel has.
-const STATIC_SHARED: usize = 8192;
+const STATIC_SHARED: usize = 10752;
 
 /// A stream that does not wait for the default stream.
 pub(crate) struct Stream(pub(crate) sys::CUstream);

@@ -249,6 +249,7 @@ impl Executable for CudaExecutable {
             &machine.step,
             &machine.partial,
             &machine.counters,
+            &machine.flagged,
             &machine.best,
         ];
         buffers.map(Buffer::len).iter().sum()

@@ -12,6 +12,8 @@ pub(crate) struct Launch {
     pub(crate) grid: [u32; 2],
     pub(crate) threads: u32,
     pub(crate) shared: u32,
+    /// Whether its blocks wait for each other, so that all of them must be resident.
+    cooperative: bool,
     arguments: Box<[u64]>,
 }
 
@@ -31,7 +33,16 @@ impl Launch {
             grid,
             threads,
             shared,
+            cooperative: false,
             arguments: words.into(),
+        }
+    }
+
+    /// The same call, which starts when all its blocks can be resident, after the kernel before it.
+    pub(crate) fn cooperative(self) -> Launch {
+        Launch {
+            cooperative: true,
+            ..self
         }
     }
 
@@ -48,12 +59,21 @@ impl Launch {
         let mut arguments = [self.arguments.as_ptr().cast_mut().cast::<c_void>()];
         // The kernel may start before the one before it ends; it waits for that end itself. Devices older than sm_90
         // ignore it.
-        let mut overlap = sys::CUlaunchAttribute {
+        let overlap = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue {
                 programmaticStreamSerializationAllowed: 1,
             },
+        };
+        let cooperative = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { cooperative: 1 },
+        };
+        let mut attribute = match self.cooperative {
+            true => cooperative,
+            false => overlap,
         };
         let config = sys::CUlaunchConfig {
             gridDimX: x,
@@ -64,8 +84,8 @@ impl Launch {
             blockDimZ: 1,
             sharedMemBytes: self.shared,
             hStream: stream.0,
-            attrs: &mut overlap,
-            numAttrs: self.function.overlaps.into(),
+            attrs: &mut attribute,
+            numAttrs: (self.cooperative || self.function.overlaps).into(),
         };
         // SAFETY: the caller guarantees the arguments, and the driver copies them during the call.
         check("cuLaunchKernelEx", unsafe {

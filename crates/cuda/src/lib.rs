@@ -15,6 +15,7 @@ mod fusion;
 mod kv;
 mod launch;
 mod machine;
+mod persistent;
 mod plan;
 mod products;
 mod profile;

@@ -5,6 +5,7 @@ use crate::device::{Buffer, Device, Pinned, Stream};
 use crate::error::{CudaError, check};
 use crate::kv::{CudaKv, LayerEntry};
 use crate::launch::{CapturedGraph, Launch};
+use crate::persistent::flagged_bytes;
 use crate::plan;
 use crate::profile::LaunchProfile;
 use crate::tape::{Addresses, Planned, StepLayout, Tape, attention_memory};
@@ -30,6 +31,8 @@ pub(crate) struct Machine {
     /// Partial attention results and the counters of their arrival.
     pub(crate) partial: Buffer,
     pub(crate) counters: Buffer,
+    /// The flagged words of the persistent kernel.
+    pub(crate) flagged: Buffer,
     /// The best tokens of rows of logits.
     pub(crate) best: Buffer,
     /// Results on the host.
@@ -77,6 +80,11 @@ impl Machine {
         device.bind()?;
         let constants = Constants::new(&graph, device, options)?;
         let (partial, counters) = attention_memory(&graph);
+        let fuse = options.executor == ExecutorKind::Compiled;
+        let flagged = match fuse {
+            true => flagged_bytes(&graph, &device.facts),
+            false => 0,
+        };
         Ok(Machine {
             constants,
             arena: Buffer::new(device, 0)?,
@@ -84,10 +92,11 @@ impl Machine {
             staging: Pinned::new(device, 0)?,
             partial: Buffer::new(device, partial)?,
             counters: Buffer::new(device, counters * 4)?,
+            flagged: Buffer::new(device, flagged)?,
             best: Buffer::new(device, 0)?,
             results: Pinned::new(device, 0)?,
             words: Vec::new(),
-            fuse: options.executor == ExecutorKind::Compiled,
+            fuse,
             tiled: can_tile(&graph, device.facts.shared_memory),
             profile: None,
             generation: 0,
@@ -118,6 +127,7 @@ impl Machine {
             step: self.step.address(),
             partial: self.partial.address(),
             counters: self.counters.address(),
+            flagged: self.flagged.address(),
         };
         planned.tape(
             &self.graph,
@@ -159,8 +169,11 @@ impl Machine {
             // changes and nothing of this recording is replayed.
             unsafe { CapturedGraph::capture(&self.stream, &launches) }.map(Piece::Captured)
         };
-        for call in &tape.calls {
-            if call.attends && mode == RunMode::Piecewise {
+        if mode != RunMode::Piecewise {
+            launches.clone_from(&tape.whole);
+        }
+        for call in tape.calls.iter().filter(|_| mode == RunMode::Piecewise) {
+            if call.attends {
                 if !launches.is_empty() {
                     pieces.push(capture(&mut launches)?);
                 }
@@ -240,9 +253,8 @@ impl Machine {
                     }
                 }
                 Start::Launches => {
-                    let launches = tape.calls.iter().flat_map(|call| &call.launches);
-                    launches
-                        .into_iter()
+                    tape.whole
+                        .iter()
                         .try_for_each(|launch| launch.start(&self.stream))?;
                 }
                 Start::Traced(trace) => {

@@ -6,7 +6,7 @@ use crate::compile::Unit;
 use crate::device::DeviceFacts;
 use crate::fusion::Group;
 use crate::launch::Launch;
-use crate::weights::{PackedShape, PackedWeight};
+use crate::weights::{DeviceFormat, PackedShape, PackedWeight};
 use backend::BackendError;
 use bytemuck::Zeroable;
 use graph::ops::Op;
@@ -45,7 +45,7 @@ fn ranges(shape: &PackedShape) -> (usize, usize) {
 
 /// Whether the kernel for many rows multiplies with Hopper's `wgmma`, which reads rows of x in a layout of its own.
 fn reads_swizzled(shape: &PackedShape, facts: &DeviceFacts) -> bool {
-    facts.capability == (9, 0) && shape.format.x_parts() == 1
+    facts.capability == (9, 0) && shape.format != DeviceFormat::F32
 }
 
 impl Variant {
@@ -62,7 +62,7 @@ impl Variant {
         let stage = MANY_ROWS * 128 * parts + MANY_TILES as usize * (codes + scales);
         // Stages, and pairs of blocks of a stage.
         let many = match reads_swizzled(shape, facts) {
-            true => 8 * stage + 1024,
+            true => [8, 4][parts - 1] * stage + 1024,
             false => [6, 3, 2][parts - 1] * stage,
         };
         match rows > SEVERAL && many <= shared_memory {
@@ -99,8 +99,11 @@ impl CallMaker<'_> {
         weight.ok_or_else(|| self.unsupported(node, "its weight is not a constant"))
     }
 
-    /// The kernels of the products of a group.
-    pub(crate) fn products(&self, group: &Group) -> Result<Vec<Launch>, BackendError> {
+    /// The arguments of a group's products, and the shape of their first weight.
+    pub(crate) fn product_arguments(
+        &self,
+        group: &Group,
+    ) -> Result<(LinearArgs, PackedShape), BackendError> {
         let nodes = self.graph.nodes();
         let first = &nodes[group.products[0]];
         let shape = self.weight(first)?.shape;
@@ -153,6 +156,13 @@ impl CallMaker<'_> {
             tiles = a.segments[0].tiles;
         }
         a.tiles = tiles;
+        Ok((a, shape))
+    }
+
+    /// The kernels of the products of a group.
+    pub(crate) fn products(&self, group: &Group) -> Result<Vec<Launch>, BackendError> {
+        let (mut a, shape) = self.product_arguments(group)?;
+        let (rows, tiles, ranges) = (a.rows as usize, a.tiles, a.ranges as usize);
         let gates = if group.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
         let multiprocessors = self.device.facts.multiprocessors;

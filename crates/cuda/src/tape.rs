@@ -1,7 +1,7 @@
 //! A tape: the kernel calls of a graph for one size of step, every result at its planned place in one arena.
 
 use crate::calls::CallMaker;
-use crate::device::{Device, DeviceFacts};
+use crate::device::{Buffer, Device, DeviceFacts};
 use crate::fusion::{self, Group};
 use crate::launch::Launch;
 use crate::plan::SLOTS;
@@ -11,6 +11,7 @@ use backend::BackendError;
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Where a step's inputs and plan lie in its buffer, in bytes.
 #[derive(Clone, Debug)]
@@ -66,6 +67,8 @@ pub(crate) struct Addresses {
     pub(crate) step: u64,
     pub(crate) partial: u64,
     pub(crate) counters: u64,
+    /// The flagged words of the persistent kernel; 0 if it is not used.
+    pub(crate) flagged: u64,
 }
 
 /// A graph resolved for inputs of certain shapes, before its calls are made.
@@ -80,6 +83,10 @@ pub(crate) struct Tape {
     pub(crate) layout: StepLayout,
     pub(crate) bindings: Bindings,
     pub(crate) calls: Vec<Call>,
+    /// The calls of steps that are not cut at attention.
+    pub(crate) whole: Vec<Launch>,
+    /// The lists of ops that persistent kernels among them read.
+    _lists: Vec<Buffer>,
     /// Address and bytes of every output.
     pub(crate) outputs: Vec<(u64, usize)>,
     /// The executable's memory that the addresses were made for.
@@ -133,7 +140,7 @@ impl Planned {
     pub(crate) fn tape(
         self,
         graph: &Graph,
-        device: &Device,
+        device: &Arc<Device>,
         constants: &Constants,
         addresses: Addresses,
         tiled: bool,
@@ -152,6 +159,13 @@ impl Planned {
         for group in &self.groups {
             calls.extend(maker.call(group)?);
         }
+        let (whole, lists) = match maker.persistent(&self.groups, device)? {
+            Some(step) => (step.launches, step.lists),
+            None => {
+                let launches = calls.iter().flat_map(|call: &Call| &call.launches);
+                (launches.cloned().collect(), vec![])
+            }
+        };
         let outputs = graph.outputs().iter().map(|id| {
             let bytes = graph
                 .tensor(*id)
@@ -166,6 +180,8 @@ impl Planned {
             outputs,
             layout: self.layout,
             calls,
+            whole,
+            _lists: lists,
             generation,
         })
     }

@@ -26,11 +26,20 @@ __device__ __forceinline__ u64 token_key(float logit, u32 id) {
 // part, and see the result.
 __device__ void rank_keys(u64* keys, u32 n, u32 k) {
     if (k == 1) {
-        for (u32 half = n / 2; half > 0; half /= 2) {
-            __syncthreads();
-            for (u32 i = threadIdx.x; i < half; i += blockDim.x) {
-                if (keys[i + half] > keys[i]) keys[i] = keys[i + half];
-            }
+        __syncthreads();
+        u64 best = 0;
+        for (u32 i = threadIdx.x; i < n; i += blockDim.x) best = keys[i] > best ? keys[i] : best;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            u64 other = __shfl_xor_sync(FULL_MASK, best, step);
+            best = other > best ? other : best;
+        }
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) keys[threadIdx.x / WARP] = best;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (u32 i = 1; i < blockDim.x / WARP; i++) best = keys[i] > best ? keys[i] : best;
+            keys[0] = best;
         }
         __syncthreads();
         return;

@@ -157,16 +157,16 @@ __device__ __noinline__ void encode_row(int storage, const float* x, u8* to, int
     }
 }
 
-// Stores one row of a step, by one warp; `buffer` has room for a key.
-__device__ __noinline__ void store_row(const KvLayer& kv, const float* x, const float* table, int rotated, int interleaved, bool values,
-                          u32 cell, int head, int dim, float* buffer, int lane) {
-    u8* to = (u8*)row_of(kv, values, cell, head, values ? kv.value_row : kv.key_row);
+// Stores one row of a step, by one warp, and again at `near` if it is not null; `buffer` has room for a key.
+__device__ __noinline__ void store_row(int storage, const float* x, const float* table, int rotated, int interleaved, u8* to,
+                                       u8* near, int dim, float* buffer, int lane) {
     if (table) {
         for (int i = lane; i < dim; i += WARP) buffer[i] = rotated_at(x, table, i, rotated, interleaved);
         __syncwarp();
         x = buffer;
     }
-    encode_row(values ? kv.value_storage : kv.key_storage, x, to, dim, lane);
+    encode_row(storage, x, to, dim, lane);
+    if (near) encode_row(storage, x, near, dim, lane);
 }
 
 // Stores the keys and values of a step, a warp for each row of a head.
@@ -185,6 +185,7 @@ extern "C" __global__ void write_kv(const __grid_constant__ WriteArgs a) {
     extern __shared__ __align__(16) float shared[];
     const float* table = a.table && !values ? a.table + (long long)token * a.rotated : nullptr;
     float* buffer = shared + threadIdx.x / WARP * a.key_dim;
-    store_row(kv, x, table, a.rotated, a.interleaved, values, cell, head, dim, buffer, lane);
+    u8* to = (u8*)row_of(kv, values, cell, head, values ? kv.value_row : kv.key_row);
+    store_row(values ? kv.value_storage : kv.key_storage, x, table, a.rotated, a.interleaved, to, nullptr, dim, buffer, lane);
 }
 

@@ -1,49 +1,28 @@
-// Pairs of blocks that a warp of `linear_few` has loaded ahead.
-constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
+// Products of few and of several rows, and the staging of rows for several and many.
 
-// A normalised row whose quads are in the registers of the first eight warps: norm weights are read before x is there.
-struct RowInRegisters {
-    static constexpr int QUADS = 4, THREADS = SUB_SUMS * WARP;
-    float4 weight[QUADS];
-
-    __device__ __forceinline__ static bool fits(const LinearArgs& a, int warps) {
-        int most = warps < SUB_SUMS ? warps * WARP : QUADS * THREADS;
-        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.pairs * 16 <= most;
-    }
-
-    __device__ __forceinline__ static float4 load(const LinearArgs& a, const float* from, int i) {
-        int quad = threadIdx.x + i * THREADS;
-        return threadIdx.x < THREADS && 4 * quad < a.k ? ((const float4*)from)[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-
-    __device__ __forceinline__ void load_weight(const LinearArgs& a) {
-#pragma unroll
-        for (int i = 0; i < QUADS; i++) weight[i] = load(a, a.norm, i);
-    }
-
-    // The same sums as `inverse_rms`, in the same order.
-    __device__ __forceinline__ void stage(const LinearArgs& a, const Staged& x, float* squares) const {
-        float4 v[QUADS];
-#pragma unroll
-        for (int i = 0; i < QUADS; i++) v[i] = load(a, a.x, i);
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < QUADS; i++) sum = add_squares(v[i], sum);
-        sum = warp_sum(sum);
-        if (threadIdx.x % WARP == 0 && threadIdx.x < THREADS) squares[threadIdx.x / WARP] = sum;
-        if (threadIdx.x < SUB_SUMS && threadIdx.x >= blockDim.x / WARP) squares[threadIdx.x] = 0.0f;
+// Stages rows of x for the kernels of many rows: eight rows of a part of a pair are 1,024 bytes. A block of eight warps for
+// each row.
+extern "C" __global__ void __launch_bounds__(256) stage_rows(const __grid_constant__ LinearArgs a) {
+    __shared__ float squares[SUB_SUMS];
+    begin();
+    int row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    Staged x = {a.staged, 128, XP * 1024, 1024, a.swizzled};
+    u8* at = x.base + (long long)(row / 8) * a.pairs * x.pair_stride + row % 8 * 128;
+    const float* from = a.x + (long long)row * a.k;
+    bool valid = row < a.rows;
+    if (a.norm && valid) {
+        float sum = warp_sum(sub_sum(from, a.k, warp, lane));
+        if (lane == 0) squares[warp] = sum;
         __syncthreads();
-        float inverse = inverse_of(squares, a.k, a.eps);
-#pragma unroll
-        for (int i = 0; i < QUADS; i++) {
-            int quad = threadIdx.x + i * THREADS;
-            if (threadIdx.x >= THREADS || quad >= a.pairs * 16) break;
-            float y[4] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z,
-                          v[i].w * inverse * weight[i].w};
-            x.put(x.base, 0, quad, y);
-        }
     }
-};
+    float inverse = a.norm && valid ? inverse_of(squares, a.k, a.eps) : 1.0f;
+#pragma unroll 4
+    for (int quad = threadIdx.x; quad < a.pairs * 16; quad += 256) {
+        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (valid) load_quad(a, from, quad, inverse, v);
+        x.put(at, row, quad, v);
+    }
+}
 
 // Up to eight rows. Shared memory: [8][8] sums of squares, two times [warps][rows][16] sums, staged rows.
 extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_constant__ LinearArgs a) {
@@ -61,15 +40,16 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
     Place place = place_of(a, blockIdx.x);
     if (a.gated) place.segment = side, place.tile = blockIdx.x;
     Weights weights(a, place);
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) {
-        if (first + i < last) weights.load(slots[i], first + i, lane);
-    }
-    if (RowInRegisters::fits(a, warps)) {
-        RowInRegisters row;
-        row.load_weight(a);
+    load_first(slots, weights, first, last, lane);
+    constexpr int QUADS = 4;
+    if (RowInRegisters<QUADS>::fits(a, warps)) {
+        RowInRegisters<QUADS> row;
+        row.load_weight(a, threadIdx.x);
         wait_for_previous();
-        row.stage(a, x, squares);
+        float4 v[QUADS];
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) v[i] = row.load(a, a.x, threadIdx.x, i);
+        row.stage(a, v, x, squares, threadIdx.x);
     } else {
         wait_for_previous();
         if (a.norm) {
@@ -90,44 +70,17 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
         }
     }
     __syncthreads();
-    const u8* mine = x.base + g * x.row_stride;
-    bool valid = g < rows;
     int turn = 0;
     for (int work = blockIdx.x; work < a.tiles; work += gridDim.x) {
         int tile = place.tile, segment = place.segment;
         float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (int base = first; base < last; base += DEPTH) {
-#pragma unroll
-            for (int d = 0; d < DEPTH; d++) {
-                int pair = base + d;
-                if (pair >= last) break;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    uint4 parts[XP];
-#pragma unroll
-                    for (int p = 0; p < XP; p++) {
-                        const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
-                        parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
-                    }
-#pragma unroll
-                    for (int s = 2 * h; s < 2 * h + 2; s++) {
-                        u32 w[WP][4];
-                        fragment(slots[d], s, w);
-                        add_step(total, w, parts, s);
-                    }
-                }
-                if (pair + DEPTH < last) weights.load(slots[d], pair + DEPTH, lane);
-            }
-        }
+        multiply_range(total, slots, weights, x, first, last, g < rows, lane);
         // The next tile's first weights.
         if (work + gridDim.x < a.tiles) {
             place = place_of(a, work + gridDim.x);
             if (a.gated) place.segment = side, place.tile = work + gridDim.x;
             weights = Weights(a, place);
-#pragma unroll
-            for (int i = 0; i < DEPTH; i++) {
-                if (first + i < last) weights.load(slots[i], first + i, lane);
-            }
+            load_first(slots, weights, first, last, lane);
         }
         // Sums of the ranges: [warp][row of x][16]. The next tile's lie in the other buffer: these may still be read when its
         // first warp comes.

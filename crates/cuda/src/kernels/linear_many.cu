@@ -62,25 +62,36 @@ __device__ __forceinline__ void store_block(const LinearArgs& a, const float* su
 }
 
 // A block of Hopper's: warps multiply with `wgmma`, which reads x from shared memory itself.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LINEAR_FORMAT <= W8_GROUPS
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LINEAR_FORMAT <= W_F16
+
+#define D4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define GROUP_PRODUCT(TYPE)                                                                                                    \
+    asm volatile(                                                                                                              \
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"                                                                          \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                           \
+        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"     \
+        "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"     \
+        "%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"                                                    \
+        : D4(0), D4(1), D4(2), D4(3), D4(4), D4(5), D4(6), D4(7), D4(8), D4(9), D4(10), D4(11), D4(12), D4(13), D4(14), D4(15) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 
 // d = a b, or d += a b: 64 outputs of four warps, 128 rows, 16 products each.
 __device__ __forceinline__ void group_product(float d[16][4], const u32 a[4], u64 b, int add) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    if (HALF) {
+        GROUP_PRODUCT("f16");
+    } else {
+        GROUP_PRODUCT("bf16");
+    }
 }
 
-// Each warp has one of the eight tiles and all 128 rows. Shared memory: a ring of four stages of two pairs of blocks each, the
-// rows of all stages first.
+// Each warp has one of the eight tiles and all 128 rows. Shared memory: a ring of four stages of two pairs of blocks each, or of one
+// pair where x has two parts, the rows of all stages first.
 extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(1024) u8 unaligned[];
     __shared__ const u8* bases[MANY_TILES][2];
-    constexpr int RING = 4, W_BYTES = MANY_TILES * (CODE_BYTES + SCALE_BYTES);
+    constexpr int RING = 4, STAGE_PAIRS = XP == 1 ? 2 : 1, W_BYTES = MANY_TILES * (CODE_BYTES + SCALE_BYTES);
     u8* ring = unaligned + (-(u32)__cvta_generic_to_shared(unaligned) & 1023);
-    u8* weight_ring = ring + RING * 2 * X_BYTES;
+    u8* weight_ring = ring + RING * STAGE_PAIRS * X_BYTES;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
     // Tiles and rows that are not there are loaded as others, and their results are not stored.
@@ -95,25 +106,24 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     begin();
     __syncthreads();
     constexpr int X_CHUNKS = X_BYTES / 16 / 256;
-    int octet = a.pairs * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+    int octet = a.pairs * XP * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
     const u8* x = a.staged + (long long)(row0 / 8) * octet;
     int offsets[X_CHUNKS];
 #pragma unroll
     for (int i = 0; i < X_CHUNKS; i++) {
         int chunk = i * 256 + threadIdx.x;
-        offsets[i] = min(chunk / 64, octets - 1) * octet + chunk % 64 * 16;
+        offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
     }
-    int groups = (a.pairs + 1) / 2;
     auto load_stage = [&](int group) {
 #pragma unroll
-        for (int in = 0; in < 2; in++) {
-            int pair = group * 2 + in;
+        for (int in = 0; in < STAGE_PAIRS; in++) {
+            int pair = group * STAGE_PAIRS + in;
             if (pair >= a.pairs) break;
-            u8* to = ring + (group % RING * 2 + in) * X_BYTES;
-            const u8* rows = x + (long long)pair * 1024;
+            u8* to = ring + (group % RING * STAGE_PAIRS + in) * X_BYTES;
+            const u8* rows = x + (long long)pair * (XP * 1024);
 #pragma unroll
             for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * 256 + threadIdx.x) * 16, rows + offsets[i]);
-            to = weight_ring + (group % RING * 2 + in) * W_BYTES;
+            to = weight_ring + (group % RING * STAGE_PAIRS + in) * W_BYTES;
 #pragma unroll
             for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / 256; i++) {
                 int chunk = i * 256 + threadIdx.x;
@@ -121,8 +131,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
                 copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
             }
             to += MANY_TILES * CODE_BYTES;
-            if (threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
-                const u8* from = bases[threadIdx.x / (SCALE_BYTES / 16)][1] + threadIdx.x % (SCALE_BYTES / 16) * 16;
+            if (SCALE_BYTES > 0 && threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
+                constexpr int EACH = SCALE_BYTES > 0 ? SCALE_BYTES / 16 : 1;
+                const u8* from = bases[threadIdx.x / EACH][1] + threadIdx.x % EACH * 16;
                 copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
             }
         }
@@ -133,23 +144,25 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
     for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = total[i / 4][i % 4] = 0.0f;
     load_stage(0);
     load_stage(1);
-    // Rows of 128 bytes with exchanged parts of 16 bytes, 1,024 bytes for eight rows.
-    u64 layout = 1ull << 62 | 64ull << 32 | 1ull << 16;
+    // Rows of 128 bytes with exchanged parts of 16 bytes, 1,024 bytes for eight rows of a part.
+    u64 layout = 1ull << 62 | (u64)(64 * XP) << 32 | 1ull << 16;
     u32 ring_address = (u32)__cvta_generic_to_shared(ring);
     int in_range = 0;
     u32 w[2][4][1][4];
 #pragma unroll
     for (int i = 0; i < 32; i++) w[i / 16][i / 4 % 4][0][i % 4] = 0;
-    for (int group = 0; group < groups; group++) {
-        wait_for_copies<1>();
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        __syncthreads();
-        // The stage that this takes was multiplied before the last barrier.
-        load_stage(group + 2);
+    for (int base = 0; base < a.pairs; base += 2) {
 #pragma unroll
         for (int in = 0; in < 2; in++) {
-            if (group * 2 + in >= a.pairs) break;
-            int stage = group % RING * 2 + in;
+            int pair = base + in, group = pair / STAGE_PAIRS, stage = group % RING * STAGE_PAIRS + pair % STAGE_PAIRS;
+            if (pair >= a.pairs) break;
+            if (pair % STAGE_PAIRS == 0) {
+                wait_for_copies<1>();
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                __syncthreads();
+                // The stage that this takes was multiplied before the last barrier.
+                load_stage(group + 2);
+            }
             const u8* codes = weight_ring + stage * W_BYTES + warp * CODE_BYTES + lane * CODE_WORDS * 4;
             const u8* scales = weight_ring + stage * W_BYTES + MANY_TILES * CODE_BYTES + warp * SCALE_BYTES;
             Slot slot;
@@ -159,11 +172,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
             u32 address = ring_address + stage * X_BYTES;
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int s = 0; s < 4; s++) {
-                group_product(acc, w[in][s][0], layout | (address + s * 32 & 0x3ffff) >> 4, in_range > 0 || s > 0);
+            for (int s = 0; s < 4 * XP; s++) {
+                u32 from = address + s % XP * 1024 + s / XP * 32;
+                group_product(acc, w[in][s / XP][0], layout | (from & 0x3ffff) >> 4, in_range > 0 || s > 0);
             }
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            if (++in_range == a.pairs_per_range || group * 2 + in + 1 == a.pairs) {
+            if (++in_range == a.pairs_per_range || pair + 1 == a.pairs) {
                 asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
                 in_range = 0;
 #pragma unroll

@@ -213,30 +213,6 @@ __device__ __forceinline__ void load_quad(const LinearArgs& a, const float* x, i
     }
 }
 
-// Stages rows of x for the kernels of many rows: eight rows of a part of a pair are 1,024 bytes. A block of eight warps for
-// each row.
-extern "C" __global__ void __launch_bounds__(256) stage_rows(const __grid_constant__ LinearArgs a) {
-    __shared__ float squares[SUB_SUMS];
-    begin();
-    int row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    Staged x = {a.staged, 128, XP * 1024, 1024, a.swizzled};
-    u8* at = x.base + (long long)(row / 8) * a.pairs * x.pair_stride + row % 8 * 128;
-    const float* from = a.x + (long long)row * a.k;
-    bool valid = row < a.rows;
-    if (a.norm && valid) {
-        float sum = warp_sum(sub_sum(from, a.k, warp, lane));
-        if (lane == 0) squares[warp] = sum;
-        __syncthreads();
-    }
-    float inverse = a.norm && valid ? inverse_of(squares, a.k, a.eps) : 1.0f;
-#pragma unroll 4
-    for (int quad = threadIdx.x; quad < a.pairs * 16; quad += 256) {
-        float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (valid) load_quad(a, from, quad, inverse, v);
-        x.put(at, row, quad, v);
-    }
-}
-
 // The segment and the tile of it that the kernel's tile `work` is.
 struct Place {
     int segment, tile;
@@ -250,16 +226,23 @@ __device__ __forceinline__ Place place_of(const LinearArgs& a, int work) {
     return place;
 }
 
-// Bias, activation, gate and sum of one element, and its place in memory.
+// Bias, activation and gate of one element.
+__device__ __forceinline__ float epilogue(const float* bias, const float* up_bias, int activation, bool gated, int output, float y,
+                                          float up) {
+    if (bias) y += bias[output];
+    y = activate(activation, y);
+    if (gated) {
+        if (up_bias) up += up_bias[output];
+        y = y * up;
+    }
+    return y;
+}
+
+// The epilogue and the sum of one element, and its place in memory.
 __device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up) {
     const Segment& s = a.segments[segment];
     if (output >= s.n || row >= a.rows) return;
-    if (s.bias) y += s.bias[output];
-    y = activate(a.activation, y);
-    if (a.gated) {
-        if (a.segments[1].bias) up += a.segments[1].bias[output];
-        y = y * up;
-    }
+    y = epilogue(s.bias, a.segments[1].bias, a.activation, a.gated, output, y, up);
     long long at = (long long)row * s.n + output;
     if (a.residual) y = a.residual[at] + y;
     s.out[at] = y;
@@ -290,3 +273,87 @@ struct Weights {
     }
 };
 
+// Pairs of blocks that a warp of `linear_few` or of the persistent kernel has loaded ahead.
+constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
+
+// A normalised row whose quads are in the registers of eight warps, or of fewer if they are enough: those of rank 0 to 255. Norm
+// weights are read before x is there.
+template <int QUADS>
+struct RowInRegisters {
+    static constexpr int THREADS = SUB_SUMS * WARP;
+    float4 weight[QUADS];
+
+    __device__ __forceinline__ static bool fits(const LinearArgs& a, int warps) {
+        int most = warps < SUB_SUMS ? warps * WARP : QUADS * THREADS;
+        return a.norm && a.rows == 1 && a.k % 4 == 0 && a.pairs * 16 <= most;
+    }
+
+    __device__ __forceinline__ static float4 load(const LinearArgs& a, const float* from, int rank, int i) {
+        int quad = rank + i * THREADS;
+        return rank < THREADS && 4 * quad < a.k ? ((const float4*)from)[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    __device__ __forceinline__ void load_weight(const LinearArgs& a, int rank) {
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) weight[i] = load(a, a.norm, rank, i);
+    }
+
+    // Stages the row of these quads. The same sums as `inverse_rms`, in the same order.
+    __device__ __forceinline__ void stage(const LinearArgs& a, const float4 v[QUADS], const Staged& x, float* squares, int rank) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) sum = add_squares(v[i], sum);
+        sum = warp_sum(sum);
+        if (rank % WARP == 0 && rank < THREADS) squares[rank / WARP] = sum;
+        if (rank < SUB_SUMS && rank >= blockDim.x / WARP) squares[rank] = 0.0f;
+        __syncthreads();
+        if (rank >= THREADS) return;
+        float inverse = inverse_of(squares, a.k, a.eps);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            int quad = rank + i * THREADS;
+            if (quad >= a.pairs * 16) break;
+            float y[4] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z,
+                          v[i].w * inverse * weight[i].w};
+            x.put(x.base, 0, quad, y);
+        }
+    }
+};
+
+// Adds the products of a range of a tile's pairs with rows of x, one for each g. The first pairs' weights are in `slots`.
+__device__ __forceinline__ void multiply_range(float total[4], Slot slots[DEPTH], const Weights& weights, const Staged& x, int first,
+                                               int last, bool valid, int lane) {
+    int g = lane / 4, t = lane % 4;
+    const u8* mine = x.base + g * x.row_stride;
+    for (int base = first; base < last; base += DEPTH) {
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            int pair = base + d;
+            if (pair >= last) break;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint4 parts[XP];
+#pragma unroll
+                for (int p = 0; p < XP; p++) {
+                    const u8* from = mine + pair * x.pair_stride + p * 128 + half_of_pair(g, t, h);
+                    parts[p] = valid ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+                }
+#pragma unroll
+                for (int s = 2 * h; s < 2 * h + 2; s++) {
+                    u32 w[WP][4];
+                    fragment(slots[d], s, w);
+                    add_step(total, w, parts, s);
+                }
+            }
+            if (pair + DEPTH < last) weights.load(slots[d], pair + DEPTH, lane);
+        }
+    }
+}
+
+// Loads the first pairs of a range.
+__device__ __forceinline__ void load_first(Slot slots[DEPTH], const Weights& weights, int first, int last, int lane) {
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        if (first + i < last) weights.load(slots[i], first + i, lane);
+    }
+}

@@ -1,0 +1,455 @@
+// Steps of one token: the products and the attention of all layers in one kernel, whose blocks stay resident.
+//
+// A kernel boundary costs more than the work of a small model's product. Here the blocks run a list of ops, and a row that one
+// op computes for the next travels in flagged words, as in NCCL's LL protocol: an element and the launch's number in 8 bytes,
+// which a store makes visible at once. A reader polls the words that it needs; there is no barrier of the grid. Every element
+// has a word of its own in a launch, and a launch has a number of its own, so no word is overwritten while it is read.
+//
+// Sums have the order of `linear_few` and `attend_few`, whose functions these are. The time of a small model's op is that of its
+// dependent instructions: what does not depend on x is computed before x is waited for, or on the host.
+#if __CUDA_ARCH__ >= 900
+
+// What a warp does in a product: its pairs of blocks from `first` on, in bits 0 to 11, and their number in bits 12 to 23; which of
+// the block's tiles it has, in bits 24 to 27; its side of gated products; whether it multiplies. The sums of tile i are finished
+// by the i-th warp from the end, which has no other part in the products of small models.
+struct WarpPart {
+    u32 bits;
+
+    __device__ __forceinline__ int first() const { return bits & 0xfff; }
+    __device__ __forceinline__ int last() const { return first() + (bits >> 12 & 0xfff); }
+    __device__ __forceinline__ int group() const { return bits >> 24 & 15; }
+    __device__ __forceinline__ int side() const { return bits >> 28 & 1; }
+    __device__ __forceinline__ bool multiplies() const { return bits >> 29 & 1; }
+};
+
+constexpr int BLOCK_THREADS = 512, BLOCK_WARPS = BLOCK_THREADS / WARP;
+
+// Attention, with its layer and its plan, which each block copies here.
+struct PersistentAttend {
+    AttendArgs args;
+    KvLayer kv;
+    ClassPlan plan;
+};
+
+struct PersistentOp {
+    union {
+        LinearArgs linear;
+        PersistentAttend attend;
+    };
+    // Flagged words of x and of the residual, or of queries, keys and values. Without them a product's operand is plain memory,
+    // which an earlier kernel wrote.
+    const u64* in[3];
+    // Flagged words of each segment, or of the attention's result. Results that later kernels read have plain memory, too.
+    u64* out[3];
+    int attends;
+    // Tiles that a block multiplies at once.
+    int groups;
+    // Computed by each block: the next product in which it has tiles, and whether its weights are loaded ahead.
+    int next, ready;
+    WarpPart parts[BLOCK_WARPS];
+};
+
+struct PersistentArgs {
+    const PersistentOp* ops;
+    // The number of the last launch, and the number of blocks that have finished this one.
+    u32* state;
+    int count;
+    // Where the shared memory of attention begins, behind that of products.
+    int attend_offset;
+    // Rope tables of queries and keys that are copied to shared memory, or null, and their elements.
+    const float* tables[2];
+    int rotated;
+    // The most tiles of a product: blocks from there on have none.
+    int most_tiles;
+};
+
+// The longest rope table that is copied.
+constexpr int MAX_ROTATED = 256;
+
+// Waits for up to N of n quads, STRIDE apart. The last of them is computed last: the others are read after it.
+template <int N, int STRIDE>
+__device__ __forceinline__ void receive_quads(const u64* from, u32 flag, int first, int n, float4 quads[N]) {
+    int last = first < n ? (n - 1 - first) / STRIDE : -1;
+    if (N > 1 && last > 0) {
+        float4 quad;
+        while (!receive(from + 4 * (first + last * STRIDE), flag, &quad)) {}
+    }
+    bool complete;
+    do {
+        complete = true;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            quads[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (i <= last) complete &= receive(from + 4 * (first + i * STRIDE), flag, &quads[i]);
+        }
+    } while (!complete);
+}
+
+// A thread's place among those that stage a row: from the last warp but one on down, as the first warps multiply.
+__device__ __forceinline__ int staging_rank() {
+    return (BLOCK_WARPS - 2 - (int)threadIdx.x / WARP + BLOCK_WARPS) % BLOCK_WARPS * WARP + threadIdx.x % WARP;
+}
+
+// Stages a normalised row of up to N quads for each thread of eight warps.
+template <int N>
+__device__ __forceinline__ void stage_normed(const PersistentOp& op, u32 flag, const Staged& x, float* squares, int rank) {
+    const LinearArgs& a = op.linear;
+    RowInRegisters<N> row;
+    row.load_weight(a, rank);
+    float4 v[N];
+    if (op.in[0]) {
+        receive_quads<N, SUB_SUMS * WARP>(op.in[0], flag, rank < SUB_SUMS * WARP ? rank : a.k, a.k / 4, v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = row.load(a, a.x, rank, i);
+    }
+    row.stage(a, v, x, squares, rank);
+}
+
+// Stages the quads of a row from `begin` on, up to N for each thread.
+template <int N>
+__device__ __forceinline__ void stage_plain(const PersistentOp& op, u32 flag, const Staged& x, int begin, int rank) {
+    const LinearArgs& a = op.linear;
+    int first = begin + rank, n = min(a.k / 4, begin + N * BLOCK_THREADS);
+    float4 v[N];
+    if (op.in[0]) {
+        receive_quads<N, BLOCK_THREADS>(op.in[0], flag, first, n, v);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int quad = first + i * BLOCK_THREADS;
+            v[i] = quad < n ? ((const float4*)a.x)[quad] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int quad = first + i * BLOCK_THREADS;
+        if (quad < a.pairs * 16) x.put(x.base, 0, quad, (const float*)&v[i]);
+    }
+}
+
+// Stages a row of up to MOST times 256 quads if it is normalised, and of any length otherwise.
+template <int MOST>
+__device__ __forceinline__ void stage_row(const PersistentOp& op, u32 flag, const Staged& x, float* squares) {
+    const LinearArgs& a = op.linear;
+    int rank = staging_rank();
+    if (a.norm) {
+        if (a.pairs * 16 <= SUB_SUMS * WARP) {
+            stage_normed<1>(op, flag, x, squares, rank);
+        } else {
+            stage_normed<MOST>(op, flag, x, squares, rank);
+        }
+    } else if (a.pairs * 16 <= BLOCK_THREADS) {
+        stage_plain<1>(op, flag, x, 0, rank);
+    } else {
+        // From the end, which is computed last.
+        constexpr int CHUNK = MOST * BLOCK_THREADS;
+        for (int begin = (a.pairs * 16 - 1) / CHUNK * CHUNK; begin >= 0; begin -= CHUNK) stage_plain<MOST>(op, flag, x, begin, rank);
+    }
+}
+
+// The segment and the tile of it that the warp's next work is.
+__device__ __forceinline__ Place warp_place(const LinearArgs& a, int side, int work) {
+    Place place = {side, work};
+    return a.gated ? place : place_of(a, work);
+}
+
+// An element of a tile, as the lanes of a finishing warp have it: all that is needed besides its sums.
+struct Element {
+    int output, ranges, activation;
+    bool stores, gated, added;
+    u64 residual;
+    u64* words;
+    float* plain;
+    const float *bias, *up_bias, *sums;
+
+    __device__ __forceinline__ void prepare(const PersistentOp& op, const float* from, int work, u32 flag, int lane) {
+        const LinearArgs& a = op.linear;
+        Place place = warp_place(a, 0, work);
+        const Segment& segment = a.segments[place.segment];
+        output = place.tile * 16 + lane % 16, ranges = a.ranges, activation = a.activation;
+        stores = lane < 16 && output < segment.n, gated = a.gated, added = a.residual != nullptr;
+        words = op.out[place.segment], plain = segment.out, bias = segment.bias, up_bias = a.segments[1].bias;
+        // Lanes from 16 on sum what is gated.
+        sums = from + (lane >= 16 && gated ? ranges : 0) * 16 + lane % 16;
+        // The residual was computed before the last op.
+        residual = (u64)flag << 32;
+        if (stores && added) {
+            residual = op.in[1] ? flagged_word(op.in[1] + output) : (u64)flag << 32 | __float_as_uint(a.residual[output]);
+        }
+    }
+
+    __device__ __forceinline__ void finish(const PersistentOp& op, int buffer, u32 flag) {
+        float y = 0.0f;
+#pragma unroll
+        for (int r = 0; r < 8; r++) {
+            if (r < ranges) y += sums[buffer + r * 16];
+        }
+        float up = gated ? __shfl_down_sync(FULL_MASK, y, 16) : 0.0f;
+        if (!stores) return;
+        y = epilogue(bias, up_bias, activation, gated, output, y, up);
+        if (added) {
+            while (!has_flag(residual, flag)) residual = flagged_word(op.in[1] + output);
+            y = element_of(residual) + y;
+        }
+        if (words) send(words + output, y, flag);
+        if (plain) plain[output] = y;
+    }
+};
+
+// Pairs of blocks of a warp whose weights are loaded one op ahead, and dequantised before x is there.
+constexpr int READY_PAIRS = FORMAT == W4 ? 3 : FORMAT <= W8_GROUPS ? 2 : 1;
+// Weights of f32 would need too many registers.
+constexpr bool LOADS_AHEAD = FORMAT != W_F32;
+
+// Whether a block has one turn of a product, of so few pairs for each warp.
+__device__ __forceinline__ bool is_ready(const PersistentOp& op) {
+    return LOADS_AHEAD && blockIdx.x + gridDim.x * op.groups >= op.linear.tiles && op.linear.pairs_per_range <= READY_PAIRS;
+}
+
+// Loads a warp's weights of such a product, and fetches the norm's into L2. Weights are set in any case, so that they take no
+// registers before.
+__device__ __forceinline__ void load_ready(const PersistentOp& op, Slot slots[READY_PAIRS], int warp, int lane) {
+    const LinearArgs& a = op.linear;
+    WarpPart part = op.parts[warp];
+    int work = blockIdx.x + gridDim.x * part.group(), rank = staging_rank();
+    if (!op.attends && a.norm && 4 * rank < a.k) asm volatile("prefetch.global.L2 [%0];" ::"l"(a.norm + 4 * rank));
+    if (LOADS_AHEAD && op.ready && part.multiplies() && work < a.tiles) {
+        Weights weights(a, warp_place(a, part.side(), work));
+        int first = part.first(), count = part.last() - first;
+#pragma unroll
+        for (int i = 0; i < READY_PAIRS; i++) weights.load(slots[i], i < count ? first + i : first, lane);
+    } else {
+#pragma unroll
+        for (int i = 0; i < READY_PAIRS; i++) slots[i] = Slot{};
+    }
+}
+
+// A product of one row. Shared memory: sums of squares, two times [warps][16] sums, the staged row. The staged row is free when
+// all warps have stored their sums, and the sums of an op are read before the first barrier of the next one is passed.
+__device__ __forceinline__ void run_linear(const PersistentOp& op, const PersistentOp& next, Slot ready[READY_PAIRS], u32 flag,
+                                           float* shared) {
+    const LinearArgs& a = op.linear;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    float* squares = shared;
+    float* sums = shared + SUB_SUMS;
+    Staged x = {(u8*)(sums + 2 * BLOCK_WARPS * 16 + SUB_SUMS), 0, XP * 128, 128, 0};
+    WarpPart part = op.parts[warp];
+    int first = part.first(), last = part.last(), finished = BLOCK_WARPS - 1 - warp;
+    int begin = blockIdx.x, stride = gridDim.x * op.groups, work = begin + gridDim.x * part.group();
+    bool valid = part.multiplies() && work < a.tiles, finishes = finished < op.groups && begin + gridDim.x * finished < a.tiles;
+    const float* own_sums = sums + finished * (a.gated ? 2 * a.ranges : a.ranges) * 16;
+    auto store_sums = [&](const float total[4], float* to) {
+        if (t == 0) {
+            to[warp * 16 + g] = total[0];
+            to[warp * 16 + g + 8] = total[2];
+        }
+    };
+    if (LOADS_AHEAD && op.ready) {
+        if (!valid) {
+            // The warps that stage the row and finish the sums.
+            load_ready(next, ready, warp, lane);
+            Element element = {};
+            if (finishes) element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
+            stage_row<2>(op, flag, x, squares);
+            __syncthreads();
+            __syncthreads();
+            if (finishes) element.finish(op, 0, flag);
+            return;
+        }
+        u32 w[READY_PAIRS][4][WP][4];
+#pragma unroll
+        for (int i = 0; i < READY_PAIRS; i++) {
+            if (i == 0 || first + i < last) {
+#pragma unroll
+                for (int step = 0; step < 4; step++) fragment(ready[i], step, w[i][step]);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 4 * WP * 4; e++) (&w[i][0][0][0])[e] = 0;
+            }
+        }
+        load_ready(next, ready, warp, lane);
+        stage_row<2>(op, flag, x, squares);
+        __syncthreads();
+        float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int i = 0; i < READY_PAIRS * 2; i++) {
+            int pair = first + i / 2, h = i % 2;
+            if (pair >= last) break;
+            uint4 parts[XP];
+#pragma unroll
+            for (int p = 0; p < XP; p++) {
+                const u8* from = x.base + pair * x.pair_stride + p * 128 + half_of_pair(0, t, h);
+                parts[p] = g == 0 ? *(const uint4*)from : make_uint4(0, 0, 0, 0);
+            }
+            add_step(total, w[i / 2][2 * h], parts, 2 * h);
+            add_step(total, w[i / 2][2 * h + 1], parts, 2 * h + 1);
+        }
+        store_sums(total, sums);
+        __syncthreads();
+        if (finishes) {
+            Element element;
+            element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
+            element.finish(op, 0, flag);
+        }
+        return;
+    }
+    // Values are initialised where only some warps need them, or their registers would be in use between two products.
+    Element element = {};
+    Slot slots[DEPTH] = {};
+    Weights weights(a, warp_place(a, part.side(), min(work, a.tiles - 1)));
+    if (valid) load_first(slots, weights, first, last, lane);
+    stage_row<4>(op, flag, x, squares);
+    __syncthreads();
+    for (int turn = 0;; turn ^= 1) {
+        finishes = finished < op.groups && begin + gridDim.x * finished < a.tiles;
+        if (finishes) element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
+        float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (valid) multiply_range(total, slots, weights, x, first, last, g == 0, lane);
+        bool more = begin + stride < a.tiles;
+        work += stride;
+        valid = part.multiplies() && work < a.tiles;
+        if (more && valid) {
+            weights = Weights(a, warp_place(a, part.side(), work));
+            load_first(slots, weights, first, last, lane);
+        }
+        // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
+        int buffer = turn ? BLOCK_WARPS * 16 : 0;
+        store_sums(total, sums + buffer);
+        __syncthreads();
+        if (finishes) element.finish(op, buffer, flag);
+        begin += stride;
+        if (!more) break;
+    }
+    load_ready(next, ready, warp, lane);
+}
+
+// A product of a block that has items of attention, too: its weights are not loaded ahead, as registers are few in attention.
+__device__ __noinline__ void run_linear_alone(const PersistentOp& op, u32 flag, float* shared) {
+    Slot ready[READY_PAIRS];
+    load_ready(op, ready, threadIdx.x / WARP, threadIdx.x % WARP);
+    run_linear(op, op, ready, flag, shared);
+}
+
+// Attention of one query, by the first ATTEND_THREADS threads; items begin at the last block, which has the fewest tiles.
+// Shared memory: fragments as `attend_few` has them, then a query, a key, a value and a result for each head.
+__device__ __noinline__ void run_attention(const PersistentOp& op, u32 flag, uint4* fragments, AttendShared& s, Item& item) {
+    const AttendArgs& a = op.attend.args;
+    const KvLayer& kv = op.attend.kv;
+    const ClassPlan& plan = op.attend.plan;
+    int columns = a.kv_heads * a.lots, lane = threadIdx.x % WARP;
+    uint4* weights = fragments + (a.key_dim + 15) / 16 * 2 * WARP;
+    float* queries = (float*)(weights + PART / 16 * 2 * WARP);
+    float* key = queries + a.lot * a.key_dim;
+    float* value = key + a.key_dim;
+    float* results = value + a.value_dim;
+    int works = (int)plan.item_count * columns;
+    for (int work = gridDim.x - 1 - blockIdx.x; work < works; work += gridDim.x) {
+        if (threadIdx.x < sizeof(Item) / 4) ((u32*)&item)[lane] = a.step[plan.items + work / columns * (sizeof(Item) / 4) + lane];
+        attend_barrier();
+        int kv_head = work % columns / a.lots, lot = work % a.lots;
+        int first_head = kv_head * a.group + lot * a.lot, count = min(a.lot, a.group - lot * a.lot);
+        u32 known = prefetch_rows(a, kv, plan, item, kv_head);
+        auto send_results = [&]() {
+            attend_barrier();
+            int to = first_head * a.value_dim;
+            for (int i = threadIdx.x; i < count * a.value_dim; i += ATTEND_THREADS) {
+                send(op.out[0] + to + i, results[i], flag);
+                if (a.out) a.out[to + i] = results[i];
+            }
+        };
+        if (is_lone(a, kv, item)) {
+            bool merged = attend_lone(a, op.in, flag, op.out[0], a.out, results - first_head * a.value_dim, kv, plan, item, s,
+                                      fragments, weights, kv_head, lot, known);
+            if (merged) send_results();
+            attend_barrier();
+            continue;
+        }
+        // Queries, the key and the value, in quads.
+        int query_quads = count * a.key_dim / 4, key_quads = a.key_dim / 4;
+        for (int i = threadIdx.x; i < query_quads + key_quads + a.value_dim / 4; i += ATTEND_THREADS) {
+            const u64* from = op.in[0] + first_head * a.key_dim + 4 * i;
+            float* to = queries + 4 * i;
+            if (i >= query_quads) {
+                int in = i - query_quads;
+                from = in < key_quads ? op.in[1] + kv_head * a.key_dim + 4 * in
+                                      : op.in[2] + kv_head * a.value_dim + 4 * (in - key_quads);
+                to = in < key_quads ? key + 4 * in : value + 4 * (in - key_quads);
+            }
+            float4 quad;
+            while (!receive(from, flag, &quad)) {}
+            *(float4*)to = quad;
+        }
+        attend_barrier();
+        // The weights' memory is free until there are scores.
+        u32 stored = store_step(a, kv, plan, key, value, kv_head, (float*)weights, s);
+        bool complete = attend_item<1>(a, queries - first_head * a.key_dim, results - first_head * a.value_dim, kv, plan, item, s,
+                                       fragments, weights, kv_head, lot, true, known, stored);
+        if (complete) send_results();
+        attend_barrier();
+    }
+}
+
+// As many blocks as the device has multiprocessors, all of them resident. Shared memory: the ops, then that of a product, then
+// that of attention: warps that have no part in attention go on to the next product.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_decode(const __grid_constant__ PersistentArgs p) {
+    extern __shared__ __align__(128) u8 memory[];
+    __shared__ AttendShared s;
+    __shared__ Item item;
+    __shared__ __align__(16) float tables[2][MAX_ROTATED];
+    PersistentOp* ops = (PersistentOp*)memory;
+    u8* shared = memory + (sizeof(PersistentOp) * p.count + 127) / 128 * 128;
+    begin();
+    u32 flag = *(volatile u32*)p.state + 1;
+    for (int i = threadIdx.x; i < p.count * (int)(sizeof(PersistentOp) / 16); i += BLOCK_THREADS) {
+        ((uint4*)ops)[i] = ((const uint4*)p.ops)[i];
+    }
+    __syncthreads();
+    // Whether this block has items of attention.
+    bool attends = false;
+    for (int i = threadIdx.x; i < p.count; i += BLOCK_THREADS) {
+        int next = blockIdx.x < p.most_tiles ? i + 1 : p.count;
+        while (next < p.count && (ops[next].attends || blockIdx.x >= ops[next].linear.tiles)) next++;
+        ops[i].next = next, ops[i].ready = !ops[i].attends && is_ready(ops[i]);
+        if (!ops[i].attends) continue;
+        PersistentAttend& attend = ops[i].attend;
+        AttendArgs& a = attend.args;
+        attend.kv = a.layers[a.layer];
+        attend.plan = *(const ClassPlan*)(a.step + attend.kv.plan);
+        attends |= gridDim.x - 1 - blockIdx.x < attend.plan.item_count * a.kv_heads * a.lots;
+        // The rope tables of the first op are in shared memory for all ops that have them.
+        if (a.rotated > MAX_ROTATED) continue;
+        if (a.table == p.tables[0]) a.table = tables[0];
+        if (a.key_table == p.tables[1]) a.key_table = tables[1];
+    }
+    for (int i = threadIdx.x; i < 2 * p.rotated; i += BLOCK_THREADS) {
+        int which = i >= p.rotated, at = which ? i - p.rotated : i;
+        if (p.tables[which]) tables[which][at] = p.tables[which][at];
+    }
+    if (__syncthreads_or(attends)) {
+        for (int i = 0; i < p.count; i++) {
+            const PersistentOp& op = ops[i];
+            if (op.attends) {
+                if (threadIdx.x < ATTEND_THREADS) run_attention(op, flag, (uint4*)(shared + p.attend_offset), s, item);
+            } else if (blockIdx.x < op.linear.tiles) {
+                run_linear_alone(op, flag, (float*)shared);
+            }
+        }
+    } else {
+        Slot ready[READY_PAIRS];
+        int i = ops[0].attends || blockIdx.x >= ops[0].linear.tiles ? ops[0].next : 0;
+        if (i < p.count) load_ready(ops[i], ready, threadIdx.x / WARP, threadIdx.x % WARP);
+        while (i < p.count) {
+            int next = ops[i].next;
+            run_linear(ops[i], ops[min(next, p.count - 1)], ready, flag, (float*)shared);
+            i = next;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(p.state + 1, 1) == gridDim.x - 1) {
+        p.state[1] = 0;
+        p.state[0] = flag;
+    }
+}
+
+#endif
