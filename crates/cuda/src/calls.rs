@@ -4,15 +4,39 @@ use crate::arguments::{GatherArgs, MapArgs, NormArgs, RopeArgs, TableArgs};
 use crate::compile::Unit;
 use crate::device::Device;
 use crate::error::CudaError;
+use crate::format::DeviceFormat;
 use crate::fusion::Group;
 use crate::launch::Launch;
-use crate::tape::{Addresses, Call, StepLayout};
-use crate::weights::{Constants, DeviceFormat, PackedWeight};
+use crate::step_layout::StepLayout;
+use crate::weights::{Constants, PackedWeight};
 use backend::{BackendError, BackendErrorKind};
 use base::DType;
 use graph::ops::{Activation, Binary, BinaryFunction, Op, RopeLayout, Unary, UnaryFunction};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Graph, Node, TensorId};
+
+/// Addresses that the calls of a tape use.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) arena: u64,
+    pub(crate) step: u64,
+    pub(crate) partial: u64,
+    pub(crate) counters: u64,
+    /// The flagged words of the persistent kernel; 0 if it is not used.
+    pub(crate) flagged: u64,
+}
+
+/// The kernel calls of a group of nodes.
+pub(crate) struct Call {
+    pub(crate) launches: Vec<Launch>,
+    /// Whether it is cached attention: `PIECEWISE` graphs are cut before and after it.
+    pub(crate) attends: bool,
+    /// The group's last node and the address of its result.
+    pub(crate) node: usize,
+    pub(crate) result: u64,
+    /// Bytes of weights read, and multiply-accumulates.
+    pub(crate) work: (u64, u64),
+}
 
 /// An activation's number in the kernels.
 pub(crate) fn activation_code(activation: Option<Activation>) -> u32 {

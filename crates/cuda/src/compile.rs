@@ -1,14 +1,11 @@
 //! The kernels' sources and their compilation by NVRTC.
 
-use crate::error::{CudaError, CudaErrorKind};
-use crate::weights::DeviceFormat;
+use crate::error::{CudaError, CudaErrorKind, NVRTC_VARIABLE};
+use crate::format::DeviceFormat;
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-
-/// The environment variable with the path of NVRTC's library.
-pub const NVRTC_VARIABLE: &str = "KVARK_NVRTC";
 
 /// The environment variable with a folder of kernel sources to use instead of the built-in ones, to try changes.
 pub const KERNELS_VARIABLE: &str = "KVARK_CUDA_KERNELS";

@@ -2,7 +2,6 @@
 
 use crate::compile::{self, Unit};
 use crate::error::{CudaError, CudaErrorKind, check};
-use crate::launch::Launch;
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -19,7 +18,7 @@ pub(crate) struct Device {
     context: sys::CUcontext,
     handle: sys::CUdevice,
     /// For copies that are waited for at once.
-    stream: Stream,
+    pub(crate) stream: Stream,
     pub(crate) facts: DeviceFacts,
     /// Whether the driver has the functions that measure kernels.
     pub(crate) measures: bool,
@@ -268,17 +267,6 @@ impl Device {
         check("cuMemcpyDtoDAsync", unsafe {
             sys::cuMemcpyDtoDAsync_v2(to, from, len, self.stream.0)
         })?;
-        self.stream.wait()
-    }
-
-    /// Launches a kernel and waits for it.
-    ///
-    /// # Safety
-    /// As [`Launch::start`].
-    pub(crate) unsafe fn run(&self, launch: &Launch) -> Result<(), CudaError> {
-        self.bind()?;
-        // SAFETY: the caller guarantees the arguments.
-        unsafe { launch.start(&self.stream)? };
         self.stream.wait()
     }
 }

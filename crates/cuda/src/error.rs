@@ -4,6 +4,9 @@ use backend::BackendErrorKind;
 use cudarc::driver::sys::CUresult;
 use kv::{KvError, KvErrorKind};
 
+/// The environment variable with the path of NVRTC's library.
+pub const NVRTC_VARIABLE: &str = "KVARK_NVRTC";
+
 /// A device that could not be opened, or a call to it that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
@@ -42,7 +45,7 @@ pub enum CudaErrorKind {
     /// The run-time compiler's library is not installed.
     #[error(
         "CUDA's run-time compiler (libnvrtc) was not found: install the package cuda-nvrtc, or set {} to its path",
-        crate::compile::NVRTC_VARIABLE
+        NVRTC_VARIABLE
     )]
     NoCompiler,
     /// A kernel did not compile.

@@ -146,7 +146,7 @@ impl Pool {
         let function = device.function(Unit::General, "copy_rows")?;
         let launch = Launch::new(function, [self.heads as u32, 1], 256, 0, &arguments);
         // SAFETY: bookkeeping names rows of the pool only, and both buffers have its size.
-        unsafe { device.run(&launch) }
+        unsafe { launch.run(device) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Kernel calls, and graphs of them that are captured once and replayed.
 
-use crate::device::{Function, Stream};
+use crate::device::{Device, Function, Stream};
 use crate::error::{CudaError, check};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -44,6 +44,17 @@ impl Launch {
             cooperative: true,
             ..self
         }
+    }
+
+    /// Starts the kernel on the device's own stream and waits for it.
+    ///
+    /// # Safety
+    /// As [`start`](Self::start).
+    pub(crate) unsafe fn run(&self, device: &Device) -> Result<(), CudaError> {
+        device.bind()?;
+        // SAFETY: the caller guarantees the arguments.
+        unsafe { self.start(&device.stream)? };
+        device.stream.wait()
     }
 
     /// Starts the kernel on a stream.

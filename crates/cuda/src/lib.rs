@@ -11,6 +11,7 @@ mod compile;
 mod device;
 mod error;
 mod executable;
+mod format;
 mod fusion;
 mod kv;
 mod launch;
@@ -19,15 +20,16 @@ mod persistent;
 mod plan;
 mod products;
 mod profile;
+mod step_layout;
 mod tape;
 mod uncached;
 mod weights;
 
-pub use compile::{Compiled, KERNELS_VARIABLE, NVRTC_VARIABLE, Unit, compile, sources_checksum};
+pub use compile::{Compiled, KERNELS_VARIABLE, Unit, compile, sources_checksum};
 pub use device::DeviceFacts;
-pub use error::{CudaError, CudaErrorKind};
+pub use error::{CudaError, CudaErrorKind, NVRTC_VARIABLE};
 pub use executable::SUPPORT_VARIABLE;
-pub use weights::DeviceFormat;
+pub use format::DeviceFormat;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{Backend, BackendError, CompileOptions, Footprint, FootprintRequest};

@@ -1,6 +1,7 @@
 //! The memory that tapes are made for and run on, and the ways to run them.
 
 use crate::attention::can_tile;
+use crate::calls::Addresses;
 use crate::device::{Buffer, Device, Pinned, Stream};
 use crate::error::{CudaError, check};
 use crate::kv::{CudaKv, LayerEntry};
@@ -8,7 +9,8 @@ use crate::launch::{CapturedGraph, Launch};
 use crate::persistent::flagged_bytes;
 use crate::plan;
 use crate::profile::LaunchProfile;
-use crate::tape::{Addresses, Planned, StepLayout, Tape, attention_memory};
+use crate::step_layout::StepLayout;
+use crate::tape::{Planned, Tape, attention_memory};
 use crate::weights::Constants;
 use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, RunMode, TraceCallback};
 use base::DType;

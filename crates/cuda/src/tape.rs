@@ -1,75 +1,17 @@
 //! A tape: the kernel calls of a graph for one size of step, every result at its planned place in one arena.
 
-use crate::calls::CallMaker;
+use crate::calls::{Addresses, Call, CallMaker};
 use crate::device::{Buffer, Device, DeviceFacts};
 use crate::fusion::{self, Group};
 use crate::launch::Launch;
 use crate::plan::SLOTS;
 use crate::products::memory_plan;
+use crate::step_layout::StepLayout;
 use crate::weights::Constants;
 use backend::BackendError;
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph};
-use std::ops::Range;
 use std::sync::Arc;
-
-/// Where a step's inputs and plan lie in its buffer, in bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct StepLayout {
-    /// The graph's inputs.
-    pub(crate) inputs: Vec<Range<usize>>,
-    /// The table of the cache's layers.
-    pub(crate) layers: usize,
-    /// The plans of layer classes.
-    pub(crate) plans: usize,
-}
-
-impl StepLayout {
-    fn new(graph: &Graph, bindings: &Bindings) -> StepLayout {
-        let mut at = 0;
-        let inputs = graph.inputs().iter().map(|id| {
-            let bytes = graph.tensor(*id).ty.bytes(bindings).unwrap_or(0);
-            let range = at..at + bytes;
-            at = range.end.next_multiple_of(16);
-            range
-        });
-        let inputs = inputs.collect();
-        let layers = backend::attention_nodes(graph)
-            .map(|(_, id)| id as usize + 1)
-            .max();
-        let plans = at + layers.unwrap_or(0) * size_of::<crate::kv::LayerEntry>();
-        StepLayout {
-            inputs,
-            layers: at,
-            plans,
-        }
-    }
-
-    /// The layout of a decoder's step with these numbers of tokens, positions and rows.
-    pub(crate) fn of_step(graph: &Graph, sizes: [usize; 3]) -> StepLayout {
-        let shapes = sizes.each_ref().map(std::slice::from_ref);
-        let bindings = graph
-            .bind(&shapes)
-            .expect("a decoder takes steps of any size");
-        StepLayout::new(graph, &bindings)
-    }
-
-    /// The number of layers in the table.
-    pub(crate) fn layer_count(&self) -> usize {
-        (self.plans - self.layers) / size_of::<crate::kv::LayerEntry>()
-    }
-}
-
-/// Addresses that the calls of a tape use.
-#[derive(Clone, Copy)]
-pub(crate) struct Addresses {
-    pub(crate) arena: u64,
-    pub(crate) step: u64,
-    pub(crate) partial: u64,
-    pub(crate) counters: u64,
-    /// The flagged words of the persistent kernel; 0 if it is not used.
-    pub(crate) flagged: u64,
-}
 
 /// A graph resolved for inputs of certain shapes, before its calls are made.
 pub(crate) struct Planned {
@@ -91,18 +33,6 @@ pub(crate) struct Tape {
     pub(crate) outputs: Vec<(u64, usize)>,
     /// The executable's memory that the addresses were made for.
     pub(crate) generation: u64,
-}
-
-/// The kernel calls of a group of nodes.
-pub(crate) struct Call {
-    pub(crate) launches: Vec<Launch>,
-    /// Whether it is cached attention: `PIECEWISE` graphs are cut before and after it.
-    pub(crate) attends: bool,
-    /// The group's last node and the address of its result.
-    pub(crate) node: usize,
-    pub(crate) result: u64,
-    /// Bytes of weights read, and multiply-accumulates.
-    pub(crate) work: (u64, u64),
 }
 
 /// The bytes of partial attention results, and the number of counters, that the graph's attention needs.

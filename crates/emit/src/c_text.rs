@@ -1,6 +1,7 @@
 //! Numbers and sizes as C expressions.
 
 use graph::{Bindings, Dim};
+use std::fmt::Write as _;
 
 /// An f32 as an exact literal.
 pub(crate) fn float(x: f32) -> String {
@@ -70,6 +71,24 @@ impl StepSymbols {
         }
         Some(factors.join(" * "))
     }
+}
+
+/// Replaces every `@key@` of a template.
+pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut text = template.to_owned();
+    for (key, value) in values {
+        text = text.replace(&format!("@{key}@"), value);
+    }
+    text
+}
+
+/// A line `#define NAME value`, with a comment if there is one.
+pub(crate) fn define(text: &mut String, name: &str, value: impl std::fmt::Display, comment: &str) {
+    let comment = match comment.is_empty() {
+        true => String::new(),
+        false => format!(" /* {comment} */"),
+    };
+    let _ = writeln!(text, "#define {name} {value}{comment}");
 }
 
 #[cfg(test)]

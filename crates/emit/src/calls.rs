@@ -6,7 +6,7 @@ use crate::c_text::{StepSymbols, float};
 use crate::error::{EmitError, EmitErrorKind};
 use crate::kernels::{Kernels, activation, decoder};
 use crate::names::Names;
-use crate::program::{ProgramKind, ProgramPlan};
+use crate::plan::{ProgramKind, ProgramPlan};
 use crate::weights::{Form, Weights};
 use base::DType;
 use cpu::PackedWeightKind;

@@ -1,7 +1,7 @@
 //! `layout.map`: every buffer with its offset, size and shape.
 
 use crate::calls::Calls;
-use crate::program::{ProgramKind, ProgramPlan, StateLayout};
+use crate::plan::{ProgramKind, ProgramPlan, StateLayout};
 use crate::tokenizer::TokenizerProgram;
 use base::size_text;
 use kv::SideLayout;

@@ -12,11 +12,13 @@ mod folder;
 mod kernels;
 mod layout_map;
 mod names;
+mod plan;
 mod program;
 mod sources;
 mod tokenizer;
 mod weights;
 
 pub use error::{EmitError, EmitErrorKind};
-pub use program::{EmitOptions, Program, ProgramPlan, Regions};
+pub use plan::{EmitOptions, ProgramPlan, Regions};
+pub use program::Program;
 pub use tokenizer::TokenizerProgram;

@@ -1,23 +1,15 @@
 //! The texts of the source files.
 
+use crate::c_text::{define, fill};
 use crate::calls::Calls;
 use crate::error::{EmitError, EmitErrorKind};
 use crate::kernels;
 use crate::layout_map;
-use crate::program::{EmitOptions, GUARD_BYTES, ProgramKind, ProgramPlan, StateLayout};
+use crate::plan::{EmitOptions, GUARD_BYTES, ProgramKind, ProgramPlan, StateLayout};
 use crate::tokenizer::TokenizerProgram;
 use graph::plan::Place;
 use kv::{KvStorage, LayerLayout};
 use std::fmt::Write;
-
-/// Replaces every `@key@` of a template.
-pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
-    let mut text = template.to_owned();
-    for (key, value) in values {
-        text = text.replace(&format!("@{key}@"), value);
-    }
-    text
-}
 
 /// All files but the weights.
 pub(crate) fn all(
@@ -176,11 +168,6 @@ fn text_options(main: &str, kind: ProgramKind, has_tokenizer: bool) -> String {
     )
 }
 
-pub(crate) fn title(plan: &ProgramPlan<'_>) -> String {
-    let name: String = plan.name.chars().filter(|c| !c.is_control()).collect();
-    format!("{} by kvark emit-c", name.replace("*/", "* /"))
-}
-
 /// The sizes of the arrays that attention has on its stack.
 fn limits(plan: &ProgramPlan<'_>, options: &EmitOptions) -> String {
     let layers = &plan.kv.layers;
@@ -205,15 +192,6 @@ fn largest_group(plan: &ProgramPlan<'_>) -> usize {
         heads.checked_div(kv_heads)
     });
     groups.max().unwrap_or(1)
-}
-
-/// A line `#define NAME value`, with a comment if there is one.
-pub(crate) fn define(text: &mut String, name: &str, value: impl std::fmt::Display, comment: &str) {
-    let comment = match comment.is_empty() {
-        true => String::new(),
-        false => format!(" /* {comment} */"),
-    };
-    let _ = writeln!(text, "#define {name} {value}{comment}");
 }
 
 fn header(
@@ -360,7 +338,7 @@ fn header(
     Ok(fill(
         include_str!("../templates/model.h"),
         &[
-            ("title", &title(plan)),
+            ("title", &plan.title()),
             ("facts", &facts),
             ("kv", &closed_form(plan)),
             ("state", &state),
@@ -523,7 +501,7 @@ fn source(
     Ok(fill(
         include_str!("../templates/model.c"),
         &[
-            ("title", &title(plan)),
+            ("title", &plan.title()),
             ("kv", &kv),
             ("body", &calls.body),
             ("output", &output),

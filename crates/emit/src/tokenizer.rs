@@ -2,8 +2,8 @@
 
 mod table_file;
 
+use crate::c_text::{define, fill};
 use crate::error::{EmitError, EmitErrorKind};
-use crate::sources::{define, fill};
 use std::fmt::Write;
 pub(crate) use table_file::Section;
 use table_file::{NONE, TableFile, pair_table, string_table};

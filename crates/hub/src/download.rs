@@ -125,7 +125,13 @@ fn fill(
     };
     // Without a checksum, every answer must be of the version that the first one was of.
     let etag = probe.etag.clone().filter(|_| probe.sha256.is_none());
-    let mut pieces = Pieces::load(part, version, client.options.piece_bytes, probe.has_ranges);
+    let mut pieces = Pieces::new(
+        part.state(),
+        part.len(),
+        version,
+        client.options.piece_bytes,
+        probe.has_ranges,
+    );
     part.begin(&pieces)?;
     if probe.has_ranges {
         let complete = transfer::in_pieces(client, file, part, &mut pieces, etag.as_deref(), on)?;

@@ -8,7 +8,6 @@ use crate::quantisation::{choose, quantisation_of_name};
 use crate::reference::ModelRef;
 use crate::stored::{Record, RecordedFile};
 use crate::url;
-use import::gguf::SplitName;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -97,7 +96,7 @@ impl ModelStore {
                 })
             }
             ModelRef::Url(address) => {
-                let addresses = parts_of_url(address);
+                let addresses = url::parts(address);
                 let first = self.url_path(&addresses[0]);
                 let remote = |url: &String| RemoteFile {
                     url: url.clone(),
@@ -187,16 +186,4 @@ impl PullPlan {
         }
         Ok(())
     }
-}
-
-/// The addresses of all parts of a split model, or the one address.
-pub(crate) fn parts_of_url(address: &str) -> Vec<String> {
-    let path = url::path(address);
-    let Some(split) = SplitName::parse(path) else {
-        return vec![address.to_owned()];
-    };
-    let start = address.find(path).unwrap_or(0);
-    let (before, after) = (&address[..start], &address[start + path.len()..]);
-    let part = |number| format!("{before}{}{after}", split.part(number));
-    (1..=split.count()).map(part).collect()
 }

@@ -222,8 +222,7 @@ impl ModelStore {
                 complete(found)
             }
             ModelRef::Url(address) => {
-                let record =
-                    Record::path_of(&self.url_path(&crate::pull::parts_of_url(address)[0]));
+                let record = Record::path_of(&self.url_path(&url::parts(address)[0]));
                 complete(Record::read(&record).map(|found| (record, found)))
             }
             ModelRef::Path(_) | ModelRef::Ollama { .. } => None,

@@ -1,5 +1,6 @@
 //! The few operations on addresses that downloads need.
 
+use import::gguf::SplitName;
 use std::net::IpAddr;
 
 /// The scheme, host and port of an address, such as `https://host:8443`. `None` unless it is http or https.
@@ -29,6 +30,18 @@ pub(crate) fn host(url: &str) -> Option<&str> {
 pub(crate) fn path(url: &str) -> &str {
     let after = &url[origin(url).map_or(0, str::len)..];
     after.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// The addresses of all parts of a split model, or the one address.
+pub(crate) fn parts(address: &str) -> Vec<String> {
+    let path = path(address);
+    let Some(split) = SplitName::parse(path) else {
+        return vec![address.to_owned()];
+    };
+    let start = address.find(path).unwrap_or(0);
+    let (before, after) = (&address[..start], &address[start + path.len()..]);
+    let part = |number| format!("{before}{}{after}", split.part(number));
+    (1..=split.count()).map(part).collect()
 }
 
 /// Whether the address is on this machine.

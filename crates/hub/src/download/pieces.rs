@@ -1,6 +1,5 @@
 //! Which pieces of a file are there: the state of a download, stored beside its partial file.
 
-use super::part_file::PartFile;
 use serde_json::{Value, json};
 
 /// The version of a file on a server.
@@ -29,17 +28,19 @@ pub(super) struct MissingRange {
 }
 
 impl Pieces {
-    /// The pieces that an earlier download of the same version left, or all of them missing.
-    pub(super) fn load(
-        part: &PartFile,
+    /// The pieces that an earlier download of the same version left, or all of them missing. The partial file has
+    /// `part_bytes`; `state` was stored beside it.
+    pub(super) fn new(
+        state: Option<Value>,
+        part_bytes: u64,
         version: FileVersion,
         piece_bytes: u64,
         has_ranges: bool,
     ) -> Pieces {
         let resumable = has_ranges && version.validator.is_some();
-        let stored = part.state().filter(|_| resumable);
+        let stored = state.filter(|_| resumable);
         let stored = stored.and_then(|state| Pieces::parse(&state, &version));
-        let stored = stored.filter(|_| part.len() == version.bytes);
+        let stored = stored.filter(|_| part_bytes == version.bytes);
         stored.unwrap_or_else(|| {
             let count = version.bytes.div_ceil(piece_bytes) as usize;
             Pieces {

@@ -34,14 +34,14 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::{ImportOptions, LoweredModel, Method};
 pub use extra_files::ExtraFiles;
 pub use file::{Program, Pt2};
-use lower::{Pt2Lowering, op_traits, user_inputs};
+use lower::{Pt2Lowering, aliases, op_traits, user_inputs};
 pub use tensor::Pt2Tensor;
 
 impl Program {
     /// Ops without a lowering rule, each with the first node that needs it.
     pub fn unknown_ops(&self) -> Vec<(&str, &str)> {
         let mut first = HashMap::new();
-        let live = op_traits::live(&self.graph);
+        let live = aliases::live(&self.graph);
         let unsupported = self.graph.nodes.iter().zip(live);
         let unsupported =
             unsupported.filter(|(node, live)| *live && !lower::is_supported(node.op()));
@@ -61,7 +61,7 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
     for program in &file.programs {
         let dependent = program.graph.nodes.iter();
         let dependent = dependent
-            .zip(op_traits::live(&program.graph))
+            .zip(aliases::live(&program.graph))
             .filter(|(_, live)| *live);
         if let Some((node, _)) = dependent
             .into_iter()

@@ -1,12 +1,8 @@
 //! Which tensors share memory in PyTorch, so that an op that writes into one of them changes all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use graph::TensorId;
-
-use super::call::Call;
-use super::context::Pt2Lowering;
-use super::{op_traits, write};
+use super::op_traits;
 use crate::pt2::schema::{Argument, Graph, Node};
 
 /// Tensors of a program that may share memory, by name.
@@ -15,7 +11,7 @@ pub(in crate::pt2) struct Aliases<'a> {
     groups: HashMap<&'a str, usize>,
     members: Vec<Vec<&'a str>>,
     /// The node that makes a view, or that writes into its operand, by the name of its result.
-    makers: HashMap<&'a str, &'a Node>,
+    pub(super) makers: HashMap<&'a str, &'a Node>,
     /// The last node that reads a tensor; all nodes are before the program's outputs.
     last_read: HashMap<&'a str, usize>,
 }
@@ -77,7 +73,7 @@ impl<'a> Aliases<'a> {
     }
 
     /// The tensors that share memory with `name` and are read behind node `index`.
-    fn read_later(&self, name: &str, index: usize) -> Vec<&'a str> {
+    pub(super) fn read_later(&self, name: &str, index: usize) -> Vec<&'a str> {
         let members = self.group(name).map(|group| &self.members[group][..]);
         let later = |other: &&&'a str| {
             **other != name
@@ -91,47 +87,24 @@ impl<'a> Aliases<'a> {
     }
 }
 
-impl<'a> Pt2Lowering<'a> {
-    /// Gives `target`, into which node `index` wrote, its new elements, and all tensors that share its memory and are read
-    /// later.
-    pub(super) fn write_back(
-        &mut self,
-        target: &'a str,
-        new: TensorId,
-        index: usize,
-    ) -> Result<(), String> {
-        let mut stale = self.aliases.read_later(target, index);
-        // Tensors that do not exist yet will be made from the new elements.
-        stale.retain(|name| {
-            self.values.contains_key(*name) || self.program.tensors.contains_key(*name)
-        });
-        stale.retain(|name| self.values.get(*name) != Some(&new));
-        self.values.insert(target.to_owned(), new);
-        let (mut name, mut new) = (target, new);
-        // A damaged file may have views of themselves.
-        let mut steps = self.aliases.makers.len();
-        while !stale.is_empty() {
-            let refused = || {
-                format!(
-                    "writes into {target}, which shares memory with {}: export with `run_decompositions()`",
-                    stale[0]
-                )
-            };
-            steps = steps.checked_sub(1).ok_or_else(refused)?;
-            let node = *self.aliases.makers.get(name).ok_or_else(refused)?;
-            let base = op_traits::first_name(node).ok_or_else(refused)?;
-            let call = Call {
-                node,
-                op: node.op().to_owned(),
-            };
-            new = match op_traits::written(node) {
-                Some(_) => new,
-                None => write::replaced(self, &call, new)?.ok_or_else(refused)?,
-            };
-            self.values.insert(base.to_owned(), new);
-            stale.retain(|other| *other != base);
-            name = base;
+/// Marks the nodes that the outputs depend on.
+pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
+    let aliases = Aliases::new(graph);
+    let mut wanted: HashSet<&str> = graph.outputs.iter().flat_map(Argument::names).collect();
+    // Memory that is read later, under whatever name.
+    let mut memory: HashSet<usize> = wanted.iter().filter_map(|n| aliases.group(n)).collect();
+    let mut live = vec![false; graph.nodes.len()];
+    for (node, live) in graph.nodes.iter().zip(&mut live).rev() {
+        let mut results = node.outputs.iter().flat_map(Argument::names);
+        let written = op_traits::written(node).and_then(|name| aliases.group(name));
+        *live = results.any(|name| wanted.contains(name))
+            || written.is_some_and(|group| memory.contains(&group));
+        if *live {
+            for name in node.inputs.iter().flat_map(|input| input.arg.names()) {
+                wanted.insert(name);
+                memory.extend(aliases.group(name));
+            }
         }
-        Ok(())
     }
+    live
 }

@@ -198,7 +198,7 @@ impl<'a> Pt2Lowering<'a> {
         }
         let (dtype, data) = match stored.half() {
             Some(dtype) => (dtype, stored.data.clone()),
-            None => match super::quantised::int8_blocks(&stored.data, stored.shape[1]) {
+            None => match super::quantised_matrix::int8_blocks(&stored.data, stored.shape[1]) {
                 Some(blocks) => (base::DType::Q8_0, blocks),
                 None => return Ok(None),
             },

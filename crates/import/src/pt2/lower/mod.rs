@@ -1,6 +1,6 @@
 //! Lowers exported programs to graphs: one rule per ATen op, no optimisation.
 
-mod aliases;
+pub(super) mod aliases;
 mod arguments;
 mod arithmetic;
 mod attention;
@@ -11,6 +11,7 @@ mod index;
 mod matrix;
 pub(super) mod op_traits;
 mod quantised;
+mod quantised_matrix;
 mod reduce;
 mod resize;
 mod shape;
@@ -39,7 +40,7 @@ impl<'a> Pt2Lowering<'a> {
     /// Lowers every node that the outputs depend on.
     pub(in crate::pt2) fn nodes(&mut self) -> Result<(), ImportError> {
         let graph = self.graph;
-        let live = op_traits::live(graph);
+        let live = aliases::live(graph);
         for (index, (node, live)) in graph.nodes.iter().zip(live).enumerate() {
             if live && !op_traits::is_silent(node.op()) {
                 self.lower_node(node, index).map_err(|reason| {

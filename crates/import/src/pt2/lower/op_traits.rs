@@ -1,10 +1,7 @@
 //! Properties of ATen ops that follow from their names, and of programs that follow from their ops.
 
-use std::collections::HashSet;
-
-use super::aliases::Aliases;
 use crate::pt2::file::Program;
-use crate::pt2::schema::{Argument, Graph, Node};
+use crate::pt2::schema::{Argument, Node};
 
 /// Whether an op's result may share memory with its operand in PyTorch.
 pub(super) fn is_view(op: &str) -> bool {
@@ -108,28 +105,6 @@ pub(super) fn written(node: &Node) -> Option<&str> {
 /// The first tensor among a node's arguments.
 pub(super) fn first_name(node: &Node) -> Option<&str> {
     node.inputs.first()?.arg.names().first().copied()
-}
-
-/// Marks the nodes that the outputs depend on.
-pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
-    let aliases = Aliases::new(graph);
-    let mut wanted: HashSet<&str> = graph.outputs.iter().flat_map(Argument::names).collect();
-    // Memory that is read later, under whatever name.
-    let mut memory: HashSet<usize> = wanted.iter().filter_map(|n| aliases.group(n)).collect();
-    let mut live = vec![false; graph.nodes.len()];
-    for (node, live) in graph.nodes.iter().zip(&mut live).rev() {
-        let mut results = node.outputs.iter().flat_map(Argument::names);
-        let written = written(node).and_then(|name| aliases.group(name));
-        *live = results.any(|name| wanted.contains(name))
-            || written.is_some_and(|group| memory.contains(&group));
-        if *live {
-            for name in node.inputs.iter().flat_map(|input| input.arg.names()) {
-                wanted.insert(name);
-                memory.extend(aliases.group(name));
-            }
-        }
-    }
-    live
 }
 
 /// Traces a tensor back through ops that keep its elements, to an input, a weight or another op's result.

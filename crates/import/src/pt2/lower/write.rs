@@ -6,6 +6,7 @@ use graph::{Dim, TensorId};
 
 use super::call::{Call, SizeArg};
 use super::context::Pt2Lowering;
+use super::op_traits;
 use crate::lowering::LoweringBuilder;
 
 type Results = Result<Vec<TensorId>, String>;
@@ -244,6 +245,51 @@ fn with_part(
         parts.push(lower.slice(x, axis, end, size - end)?);
     }
     lower.concat(&parts, axis)
+}
+
+impl<'a> Pt2Lowering<'a> {
+    /// Gives `target`, into which node `index` wrote, its new elements, and all tensors that share its memory and are read
+    /// later.
+    pub(super) fn write_back(
+        &mut self,
+        target: &'a str,
+        new: TensorId,
+        index: usize,
+    ) -> Result<(), String> {
+        let mut stale = self.aliases.read_later(target, index);
+        // Tensors that do not exist yet will be made from the new elements.
+        stale.retain(|name| {
+            self.values.contains_key(*name) || self.program.tensors.contains_key(*name)
+        });
+        stale.retain(|name| self.values.get(*name) != Some(&new));
+        self.values.insert(target.to_owned(), new);
+        let (mut name, mut new) = (target, new);
+        // A damaged file may have views of themselves.
+        let mut steps = self.aliases.makers.len();
+        while !stale.is_empty() {
+            let refused = || {
+                format!(
+                    "writes into {target}, which shares memory with {}: export with `run_decompositions()`",
+                    stale[0]
+                )
+            };
+            steps = steps.checked_sub(1).ok_or_else(refused)?;
+            let node = *self.aliases.makers.get(name).ok_or_else(refused)?;
+            let base = op_traits::first_name(node).ok_or_else(refused)?;
+            let call = Call {
+                node,
+                op: node.op().to_owned(),
+            };
+            new = match op_traits::written(node) {
+                Some(_) => new,
+                None => replaced(self, &call, new)?.ok_or_else(refused)?,
+            };
+            self.values.insert(base.to_owned(), new);
+            stale.retain(|other| *other != base);
+            name = base;
+        }
+        Ok(())
+    }
 }
 
 /// The operand of a view whose elements were replaced; `None` if the op is not known to be a view.
