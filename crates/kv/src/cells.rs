@@ -6,11 +6,10 @@ mod restore;
 mod space;
 mod step;
 
+use crate::candidate_tree::CandidateTree;
 use crate::plan::LayerClasses;
 use crate::step::Role;
 use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SeqCache, SeqId};
-use candidates::CandidateTree;
-pub(crate) use candidates::StepTree;
 use space::{CellSpace, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 

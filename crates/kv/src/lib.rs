@@ -20,6 +20,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod candidate_tree;
 mod cells;
 mod config;
 mod contiguous;

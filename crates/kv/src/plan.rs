@@ -1,6 +1,7 @@
 //! The plan of a step, which the bookkeeping hands to a backend: integers only.
 
 use crate::Step;
+use crate::candidate_tree::{Node, StepTree};
 use std::ops::Range;
 
 /// Consecutive positions stored in consecutive cells.
@@ -208,9 +209,9 @@ pub struct StepPlan {
     /// Scratch of the planner.
     pub(crate) scratch: Vec<u64>,
     /// Scratch of the tree planner: the candidates after the step.
-    pub(crate) nodes: Vec<crate::tree::Node>,
+    pub(crate) nodes: Vec<Node>,
     /// The candidates of the step's sequences in a pool of cells.
-    pub(crate) trees: Vec<crate::cells::StepTree>,
+    pub(crate) trees: Vec<StepTree>,
 }
 
 impl LayerPlan {

@@ -1,5 +1,6 @@
 //! `Tree`: committed tokens followed by a tree of candidates, for speculative decoding.
 
+use crate::candidate_tree::Node;
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
@@ -23,13 +24,6 @@ pub struct Tree {
     nodes: Vec<Node>,
     /// Candidates that a forward has computed; the later ones are the tokens of the next forward.
     computed: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) parent: Option<u32>,
-    /// 0 for a candidate that follows the committed tokens.
-    pub(crate) depth: u32,
 }
 
 impl Tree {
@@ -166,21 +160,6 @@ impl Tree {
     /// One past the last cell that a planned step writes.
     fn end(&self, plan: &StepPlan) -> u32 {
         self.len + self.computed + plan.step.real_len() as u32
-    }
-}
-
-impl Node {
-    /// The next candidate after `nodes`, with this parent.
-    pub(crate) fn behind(nodes: &[Node], parent: Option<u32>) -> Result<Node, KvError> {
-        let depth = match parent.map(|p| nodes.get(p as usize)) {
-            None => 0,
-            Some(Some(parent)) => parent.depth + 1,
-            Some(None) => {
-                let (node, parent) = (nodes.len() as u32, parent.unwrap_or_default());
-                return Err(KvErrorKind::Parent { node, parent }.into());
-            }
-        };
-        Ok(Node { parent, depth })
     }
 }
 

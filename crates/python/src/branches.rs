@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::generation::GenerationResult;
-use crate::model::{Loaded, Prompt};
+use crate::loaded::{Loaded, Prompt};
 use crate::options::GenerationOptions;
 use kvark::generate::{BatchToken, DecodeContext, Sampler, SamplerOptions, SeqId};
 use kvark::{BatchRunner, RunnerOptions};

@@ -10,6 +10,7 @@ mod eager_cache;
 mod error;
 mod generation;
 mod inference;
+mod loaded;
 mod model;
 mod options;
 mod session;

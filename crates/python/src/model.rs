@@ -4,13 +4,12 @@ use crate::branches::Branches;
 use crate::download;
 use crate::error::{Error, Result};
 use crate::generation::{Event, EventSender, Generation};
+use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::{self, GenerationOptions};
 use crate::session::{Prefix, Session};
-use kvark::backend::Backend;
 use kvark::embed::{EmbedOptions, Embedder};
-use kvark::engine::{Engine, Request, RequestEvent, SchedulerOptions};
+use kvark::engine::{Request, RequestEvent};
 use kvark::generate::GenerateOutput;
-use kvark::grammar::GrammarCompiler;
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
 use kvark::text::EncodeOptions;
@@ -19,45 +18,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// What the sessions of a model share.
-pub(crate) struct Loaded {
-    pub(crate) model: Arc<kvark::Model>,
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) runner: RunnerOptions,
-    path: PathBuf,
-    slots: usize,
-    /// Started by the first request.
-    engine: Mutex<Option<Engine>>,
-    grammars: Mutex<Option<Arc<GrammarCompiler>>>,
-    embedder: Mutex<Option<Embedder>>,
-}
-
-/// A prompt: text or token ids.
-#[derive(FromPyObject)]
-pub(crate) enum Prompt {
-    Text(String),
-    Tokens(Vec<u32>),
-}
-
-impl Prompt {
-    /// The tokens; text is encoded with the model's BOS.
-    pub(crate) fn tokens(self, model: &kvark::Model) -> Result<Vec<u32>> {
-        match self {
-            Prompt::Tokens(tokens) => Ok(tokens),
-            Prompt::Text(text) => {
-                let tokenizer = model.tokenizer()?;
-                let options = EncodeOptions {
-                    bos: tokenizer.adds_bos(),
-                    special: true,
-                    ..EncodeOptions::default()
-                };
-                Ok(tokenizer.encode(&text, options))
-            }
-        }
-    }
-}
+use std::sync::{Arc, Mutex};
 
 /// A language model.
 #[pyclass(frozen, module = "kvark", subclass)]
@@ -418,38 +379,4 @@ fn forward(
         finish: kvark::generate::FinishReason::Interrupted,
         timings: Default::default(),
     })
-}
-
-impl Loaded {
-    fn start_engine(&self) -> Result<Engine> {
-        let context = self
-            .runner
-            .context
-            .unwrap_or(self.model.facts().context_length);
-        let runner = RunnerOptions {
-            pool_cells: Some(context.saturating_mul(self.slots.clamp(1, 4))),
-            preallocate: true,
-            ..self.runner.clone()
-        };
-        let scheduler = SchedulerOptions {
-            slots: self.slots,
-            queue: usize::MAX,
-            ..SchedulerOptions::default()
-        };
-        let engine = Engine::start(self.model.clone(), &*self.backend, &runner, &scheduler);
-        Ok(engine?)
-    }
-
-    /// The compiler of grammars, made on first use.
-    fn grammars(&self) -> Result<Arc<GrammarCompiler>> {
-        let mut grammars = lock(&self.grammars);
-        if grammars.is_none() {
-            *grammars = Some(Arc::new(GrammarCompiler::new(&self.model)?));
-        }
-        Ok(grammars.as_ref().expect("it was just made").clone())
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

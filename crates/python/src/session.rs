@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::generation::{Event, Generation};
-use crate::model::{Loaded, Prompt};
+use crate::loaded::{Loaded, Prompt};
 use crate::options::GenerationOptions;
 use kvark::Runner;
 use kvark::generate::{GenerateEvent, GenerateOutput, PromptPrefix, Sampler};

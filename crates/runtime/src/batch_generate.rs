@@ -2,7 +2,8 @@
 
 use crate::batch_runner::{BatchRunner, BatchToken};
 use crate::detokenizer::IncrementalDetokenizer;
-use crate::generate::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane};
+use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput};
+use crate::lane::Lane;
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use kv::SeqId;
 use std::time::Instant;

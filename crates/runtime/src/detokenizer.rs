@@ -1,6 +1,6 @@
 //! `IncrementalDetokenizer`: converts sampled tokens to text as they arrive.
 
-use crate::generate::{FinishReason, GenerateOptions, GenerateOutput, Timings};
+use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
 use crate::stop::StopFilter;
 use text::{TokenKind, Tokenizer, Utf8Stream};
 

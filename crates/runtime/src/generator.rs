@@ -1,9 +1,8 @@
 //! `Generator`: a generation whose events the caller pulls.
 
 use crate::detokenizer::IncrementalDetokenizer;
-use crate::generate::{
-    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Lane, Timings,
-};
+use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
+use crate::lane::{DecodeContext, Lane};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Wanted;
 use std::collections::VecDeque;
@@ -195,6 +194,21 @@ impl State<'_> {
         }
         Ok(())
     }
+}
+
+/// Appends `prompt` to a sequence and generates a continuation: a [`Generator`] that runs to its end.
+///
+/// `on_event` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
+/// sequence, except the last one, which was not fed.
+pub fn generate(
+    sequence: &mut impl DecodeContext,
+    model: &Model,
+    prompt: &[u32],
+    sampler: &mut Sampler,
+    options: &GenerateOptions,
+    on_event: impl FnMut(GenerateEvent) -> bool,
+) -> Result<GenerateOutput, RuntimeError> {
+    Generator::new(sequence, model, prompt, sampler, options)?.run(on_event)
 }
 
 /// Decodes one token a round.

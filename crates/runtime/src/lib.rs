@@ -9,10 +9,11 @@ mod detokenizer;
 mod embed;
 mod error;
 mod fingerprint;
-mod generate;
+mod generation;
 mod generator;
 mod inference;
 mod kept_row;
+mod lane;
 mod memory;
 mod model;
 mod module;
@@ -31,11 +32,10 @@ pub use batch_runner::{BatchRunner, BatchToken, SequenceHandle};
 pub use context_shift::ContextShift;
 pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
-pub use generate::{
-    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings, generate,
-};
-pub use generator::Generator;
+pub use generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
+pub use generator::{Generator, generate};
 pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
+pub use lane::DecodeContext;
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, MemoryPlan, MemoryShortfall, MemoryUsage, PlannedModel,
     Remedy, StateOffsets, WeightSection,

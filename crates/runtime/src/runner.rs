@@ -2,7 +2,9 @@
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
-use crate::generate::{DecodeContext, GenerateEvent, GenerateOptions, GenerateOutput, generate};
+use crate::generation::{GenerateEvent, GenerateOptions, GenerateOutput};
+use crate::generator::generate;
+use crate::lane::DecodeContext;
 use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::{RunnerOptions, StepSize};
 use crate::prefix::PromptPrefix;

@@ -3,7 +3,7 @@
 //! Every conversation is a JSON file of its own, `conv-N.json`, with its exact tokens. A thread writes them, each
 //! atomically: a server that is killed loses at most the changes of the last moment.
 
-use crate::conversations::{Conversation, Turn};
+use crate::conversation::{Conversation, Turn};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::error::ApiError;
 use crate::{
-    chat, completions, conversations, embeddings, messages, openapi, operation, page, responses,
-    tokenize,
+    chat, completions, conversation_routes, embeddings, messages, openapi, operation, page,
+    responses, tokenize,
 };
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -47,23 +47,23 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(operation::metrics))
         .route(
             "/v1/kvark/conversations",
-            get(conversations::list).post(conversations::create),
+            get(conversation_routes::list).post(conversation_routes::create),
         )
         .route(
             "/v1/kvark/conversations/{id}",
-            get(conversations::get).delete(conversations::delete),
+            get(conversation_routes::get).delete(conversation_routes::delete),
         )
         .route(
             "/v1/kvark/conversations/{id}/fork",
-            post(conversations::fork),
+            post(conversation_routes::fork),
         )
         .route(
             "/v1/kvark/conversations/{id}/rewind",
-            post(conversations::rewind),
+            post(conversation_routes::rewind),
         )
         .route(
             "/v1/kvark/conversations/{id}/keep",
-            post(conversations::keep),
+            post(conversation_routes::keep),
         )
         .route(
             "/v1/kvark/cache",

@@ -10,6 +10,8 @@ mod chat_answer;
 mod chat_prompt;
 mod completions;
 mod constraint;
+mod conversation;
+mod conversation_routes;
 mod conversation_store;
 mod conversations;
 mod embeddings;

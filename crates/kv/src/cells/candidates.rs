@@ -6,42 +6,10 @@
 
 use super::Cells;
 use super::space::CellSpace;
+use crate::candidate_tree::{CandidateTree, Node, StepTree};
 use crate::plan::{Visibility, push_run};
 use crate::step::{Role, StepToken};
-use crate::tree::Node;
 use crate::{CellRun, KvError, KvErrorKind, SeqId};
-
-/// The candidates of one sequence.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct CandidateTree {
-    /// The position of a candidate that follows the committed tokens.
-    base: u32,
-    pub(super) nodes: Vec<Node>,
-}
-
-/// The candidates of one sequence after a planned step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StepTree {
-    seq: SeqId,
-    tree: CandidateTree,
-    /// Candidates from before the step.
-    computed: usize,
-}
-
-impl CandidateTree {
-    pub(super) fn len(&self) -> u32 {
-        self.nodes.len() as u32
-    }
-
-    /// Returns an error if there are candidates.
-    pub(super) fn check_empty(&self) -> Result<(), KvError> {
-        let candidates = self.len();
-        match candidates {
-            0 => Ok(()),
-            _ => Err(KvErrorKind::TreeActive { candidates }.into()),
-        }
-    }
-}
 
 impl Cells {
     /// Declares candidates of a sequence as tokens of the next forward, after those of earlier calls. Each entry is the
@@ -225,11 +193,6 @@ impl StepTree {
             }
         }
         lists
-    }
-
-    /// Whether this is the tree of a sequence.
-    pub(super) fn is_of(&self, seq: SeqId) -> bool {
-        self.seq == seq
     }
 }
 

@@ -3,7 +3,7 @@
 use super::allocator::Allocator;
 use super::space::CellSpace;
 use super::{Cells, MAX_SEQUENCES};
-use crate::cells::StepTree;
+use crate::candidate_tree::StepTree;
 use crate::plan::LayerPlan;
 use crate::step::{Role, StepToken};
 use crate::{Bookkeeping, CellRun, KvError, KvErrorKind, SeqId, Step, StepPlan};

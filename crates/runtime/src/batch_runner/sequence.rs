@@ -1,7 +1,7 @@
 //! `SequenceHandle`: one sequence of a `BatchRunner`, for the generation loop.
 
 use super::{BatchRunner, BatchToken};
-use crate::generate::DecodeContext;
+use crate::lane::DecodeContext;
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{RowOutputs, Wanted};
 use kv::SeqId;

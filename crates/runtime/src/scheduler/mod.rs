@@ -22,7 +22,7 @@ pub use request::{
 };
 pub use state::{Counters, EngineState, SequenceInfo};
 
-use crate::generate::FinishReason;
+use crate::generation::FinishReason;
 use crate::speculative::{Drafter, VerifyCosts};
 use crate::{BatchRunner, BatchToken, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, Wanted};

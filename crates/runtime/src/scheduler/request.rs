@@ -1,6 +1,6 @@
 //! Requests, what is reported about them, and the stream of a request's events.
 
-use crate::generate::{FinishReason, GenerateOptions, Timings};
+use crate::generation::{FinishReason, GenerateOptions, Timings};
 use crate::speculative::{RoundTrace, SpecOptions, SpecStats};
 use crate::{RuntimeError, SamplerOptions};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use super::constraint::ConstraintState;
 use super::engine::{EventSink, Submission};
 use super::request::{CacheReport, GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use crate::detokenizer::IncrementalDetokenizer;
-use crate::generate::{FinishReason, Timings};
+use crate::generation::{FinishReason, Timings};
 use crate::score::LogSoftmax;
 use crate::speculative::{SpecOptions, Speculator};
 use crate::{RuntimeError, Sampler};

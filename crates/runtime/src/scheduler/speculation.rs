@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::request::RequestEvent;
 use super::running::RunningRequest;
-use crate::generate::FinishReason;
+use crate::generation::FinishReason;
 use crate::speculative::{SpecType, Speculator, verify_tree};
 use crate::{BatchRunner, RuntimeError};
 use kv::SeqId;

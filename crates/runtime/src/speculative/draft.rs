@@ -4,7 +4,7 @@ use super::level_search::{grow_tree, most_likely};
 use super::proposer::{Proposal, Proposer};
 use super::tree_proposal::TreeProposal;
 use crate::batch_runner::BatchRunner;
-use crate::generate::DecodeContext;
+use crate::lane::DecodeContext;
 use crate::memory::MemoryUsage;
 use crate::options::RunnerOptions;
 use crate::runner::common_prefix_len;
