@@ -167,7 +167,7 @@ impl StepOutputs {
         }
     }
 
-    /// The features of a token: the second and later outputs of the graph, one behind the other. Empty if the graph has
+    /// The features of a token: the second and later outputs of the graph, one after the other. Empty if the graph has
     /// one output.
     ///
     /// # Panics
@@ -208,7 +208,8 @@ impl StepOutputs {
     /// wanted, at most `width`, in the order of [`ScoredToken::best_first`].
     ///
     /// # Panics
-    /// If logits are wanted, or the number of tokens is not that of the rows.
+    /// If logits are wanted, or the number of tokens is not `rows` times the number wanted of each row (at most
+    /// `width`).
     pub fn fill_best(
         &mut self,
         rows: usize,

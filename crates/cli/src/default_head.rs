@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 static DEFAULT_HEAD: &[u8] =
     include_bytes!("../../../training/eagle3/smollm2-135m-instruct.eagle3.gguf");
 
-/// The head beside a model: `NAME.eagle3.gguf`. That of the default model is stored if it is not there.
+/// The draft head that is a sidecar file of a model, `NAME.eagle3.gguf`. The default model's is written if it is
+/// missing.
 pub(crate) fn beside(model: &Path) -> Result<Option<PathBuf>> {
     let head = model.with_extension("eagle3.gguf");
     let default = ModelStore::from_env()?.model_path(catalogue::default_entry());

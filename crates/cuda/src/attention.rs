@@ -120,7 +120,7 @@ impl CallMaker<'_> {
         }
     }
 
-    /// Attention with the rotations of its group, behind the other nodes of the group.
+    /// Attention with the rotations of its group, after the other nodes of the group.
     pub(crate) fn attention(
         &self,
         op: &UpdateAndAttend,

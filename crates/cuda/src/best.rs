@@ -34,7 +34,7 @@ pub(crate) fn token_of(key: u64) -> ScoredToken {
 }
 
 impl Machine {
-    /// The keys of the `k` best tokens of each of these rows of logits, behind the work that computes them.
+    /// The keys of the `k` best tokens of each of these rows of logits, after the work that computes them.
     pub(crate) fn best_keys(
         &mut self,
         logits: u64,

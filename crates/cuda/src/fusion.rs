@@ -1,4 +1,4 @@
-//! Nodes that run as one kernel: products with the same operand, their norm before and their gate or sum behind.
+//! Nodes that run as one kernel: products with the same operand, their norm before and their gate or sum after.
 
 use crate::weights::Constants;
 use graph::ops::{Binary, BinaryFunction, Op};
@@ -64,7 +64,7 @@ fn single(nodes: &[Node], at: usize) -> Group {
 /// The most nodes from the first rotation to the attention.
 const MAX_ATTENTION: usize = 8;
 
-/// A rotation and the attention behind it, with what lies between them: norms, reshapes and the other rotation.
+/// A rotation and the attention after it, with what lies between them: norms, reshapes and the other rotation.
 fn rotated_attention(nodes: &[Node], at: usize, used: impl Fn(TensorId) -> usize) -> Option<Group> {
     let Op::Rope(_) = nodes[at].op else {
         return None;

@@ -1,4 +1,5 @@
-//! Runs of groups in steps of one token that are one kernel, whose blocks stay resident: `kernels/persistent.cu`.
+//! The persistent kernel for decode steps, `kernels/persistent.cu`: a run of consecutive groups becomes one launch,
+//! whose blocks stay resident.
 
 use crate::arguments::{AttendArgs, LinearArgs, PersistentArgs, PersistentOp};
 use crate::attention::attention_shared;
@@ -22,11 +23,11 @@ const WARPS: usize = 16;
 const MAX_NORMED: usize = 4096;
 /// The longest rope table that the kernel copies to shared memory.
 const MAX_ROTATED: u32 = 256;
-/// The most bytes of weights of an op, on average: kernels of their own read the weights of large products faster.
+/// The most bytes of weights per op of a run, on average: separate launches read the weights of large products faster.
 const MAX_OP_BYTES: usize = 3 << 20;
-/// The fewest ops that are worth a kernel of their own.
+/// The fewest ops that are worth a persistent kernel.
 const MIN_OPS: usize = 2;
-/// Bytes of the launch's number before the flagged words.
+/// Bytes before the flagged words: the number of the last launch and the counter of finished blocks.
 const STATE_BYTES: usize = 128;
 
 /// Whether a device has what the kernel needs.
@@ -34,7 +35,7 @@ fn is_supported(facts: &DeviceFacts) -> bool {
     facts.capability >= (9, 0)
 }
 
-/// Bytes of the flagged words of a step: one for each element that an op may compute.
+/// Bytes of the kernel's state and of a step's flagged words: one word for each element that an op may compute.
 pub(crate) fn flagged_bytes(graph: &Graph, facts: &DeviceFacts) -> usize {
     if !is_supported(facts) {
         return 0;
@@ -88,7 +89,7 @@ struct Run {
     weight_bytes: usize,
     /// Bytes of shared memory of the largest product and of the largest attention.
     shared: [usize; 2],
-    /// The node behind the run.
+    /// The index of the first node after the run.
     end: usize,
 }
 
@@ -189,7 +190,7 @@ impl CallMaker<'_> {
         Ok(true)
     }
 
-    /// Adds attention to a run, if the kernel can take it: of one token, whose operands the run computes.
+    /// Adds attention to a run if the kernel supports it: it has one token, and the run computes its operands.
     fn take_attention(&self, run: &mut Run, group: &Group) -> bool {
         let nodes = self.graph.nodes();
         let node = &nodes[group.nodes.end - 1];
@@ -202,7 +203,8 @@ impl CallMaker<'_> {
         let inputs = attention.operands.map(|id| self.words_of(run, id));
         let rows = (a.lot as usize + 1) * (a.key_dim + a.value_dim) as usize * 4;
         let shared = [0, attention_shared(a.key_dim as usize, false) + rows];
-        // The kernel takes a missing rope table for one of no elements: queries and keys are both rotated, or neither.
+        // The kernel replaces a null rope table by an empty one (`rotated` is 0): both operands are rotated, or
+        // neither.
         let fits = attention.alone
             && (a.table == 0) == (a.key_table == 0)
             && a.key_dim.is_multiple_of(4)
@@ -244,7 +246,7 @@ impl CallMaker<'_> {
     ) -> Result<(Launch, Buffer), BackendError> {
         let words = run.next_word - self.addresses.flagged;
         assert!(words as usize <= flagged_bytes(self.graph, &device.facts));
-        // Results that are read behind the run are stored in their plain memory, too.
+        // Results that are read after the run are also stored in plain memory.
         let behind = self.graph.nodes()[run.end..].iter();
         let read = behind
             .flat_map(|node| &node.inputs)
@@ -327,7 +329,7 @@ fn linear_shared(shape: &PackedShape) -> usize {
     ((2 * 8 + 2 * WARPS * 16) * 4 + row).next_multiple_of(128)
 }
 
-/// An op as a kernel of this many blocks reads it. Tensors in `read` are stored in plain memory.
+/// An op as a kernel of this many blocks reads it. Tensors in `read` are also stored in plain memory.
 fn encoded(op: &RunOp, read: &HashSet<TensorId>, blocks: u32) -> PersistentOp {
     let mut encoded = match &op.arguments {
         OpArguments::Products(a) => {
@@ -360,10 +362,10 @@ fn encoded(op: &RunOp, read: &HashSet<TensorId>, blocks: u32) -> PersistentOp {
     encoded
 }
 
-/// What a warp does in a product of which a tile has `each` warps; `WarpPart` in the kernel has the bits.
+/// The bits of the kernel's `WarpPart` for a warp of a product with `each` warps per tile.
 fn warp_part(a: &LinearArgs, warp: usize, each: usize, blocks: u32) -> u32 {
     let (group, within) = ((warp / each) as u32, (warp % each) as u32);
-    // Nothing, if no block has as many tiles.
+    // The warp has no work if no block has that many tiles.
     if group as usize >= WARPS / each || group * blocks >= a.tiles {
         return 0;
     }

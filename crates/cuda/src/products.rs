@@ -17,8 +17,8 @@ use graph::{Bindings, Graph, Node};
 /// The most ranges that the columns of a product are divided into.
 const MAX_RANGES: usize = 8;
 /// The most rows of the kernel for few rows, and of the one for several.
-const FEW: usize = 8;
-const SEVERAL: usize = 64;
+const MAX_FEW_ROWS: usize = 8;
+const MAX_SEVERAL_ROWS: usize = 64;
 /// Rows of a block of the kernels for several and for many rows, and tiles of the latter.
 const SEVERAL_ROWS: usize = 32;
 const MANY_ROWS: usize = 128;
@@ -55,8 +55,8 @@ impl Variant {
         let (ranges, _) = ranges(shape);
         let row = shape.pairs() * shape.format.x_parts() * 128;
         let (codes, scales) = shape.format.tile_bytes();
-        let few = (FEW * SUB_SUMS + 2 * gates * ranges * 16 * rows) * 4 + rows * row;
-        if rows <= FEW && few <= shared_memory {
+        let few = (MAX_FEW_ROWS * SUB_SUMS + 2 * gates * ranges * 16 * rows) * 4 + rows * row;
+        if rows <= MAX_FEW_ROWS && few <= shared_memory {
             return Variant::Few(few);
         }
         let parts = shape.format.x_parts();
@@ -66,7 +66,7 @@ impl Variant {
             true => [8, 4][parts - 1] * stage + 1024,
             false => [6, 3, 2][parts - 1] * stage,
         };
-        match rows > SEVERAL && many <= shared_memory {
+        match rows > MAX_SEVERAL_ROWS && many <= shared_memory {
             true => Variant::Many(many),
             false => Variant::Several,
         }

@@ -22,7 +22,7 @@ impl LaunchProfile {
         &self.nodes
     }
 
-    /// Starts the kernels of a tape one by one, with an event behind each, and waits for them.
+    /// Starts the kernels of a tape one by one, with an event after each, and waits for them.
     ///
     /// # Safety
     /// As [`Launch::start`](crate::launch::Launch::start).

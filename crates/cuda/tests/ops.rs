@@ -206,7 +206,7 @@ fn attention_without_a_cache_agrees_with_the_reference() {
                 let same = b
                     .node("same", Compare { function }, &[row, column])
                     .unwrap();
-                // A window as well: as in models with windows.
+                // The mask also has a window, as in sliding-window models.
                 let function = BinaryFunction::Sub;
                 let distance = b
                     .node("distance", Binary { function }, &[row, column])

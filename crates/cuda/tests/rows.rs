@@ -252,7 +252,7 @@ fn layers_give_a_row_the_same_bits_alone_and_in_every_chunk() {
         for storage in [KvStorage::F16, KvStorage::F32] {
             let whole = layer(&cuda, dtype, storage, &[600]);
             assert!(whole.iter().all(|x| x.is_finite()));
-            // Lone tokens at the beginning, across the end of a part of attention, and behind several parts.
+            // Lone tokens at the beginning, across the end of a part of attention, and after several parts.
             let mut steps = vec![1; 40];
             steps.extend([200, 1, 1]);
             steps.extend([1; 30]);

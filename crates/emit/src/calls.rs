@@ -43,7 +43,7 @@ pub(crate) struct Calls<'a> {
     /// The arena offsets that the calls name: name, offset in the arena, bytes, type and shape.
     pub(crate) buffers: Vec<(String, usize, usize, String)>,
     named: HashSet<TensorId>,
-    /// The smallest table that tokens index.
+    /// Rows of the smallest table that token ids index.
     pub(crate) table_rows: usize,
 }
 

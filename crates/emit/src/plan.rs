@@ -86,7 +86,7 @@ pub struct EmitOptions {
     pub max_bytes: Option<u64>,
 }
 
-/// Offsets of the state's regions that a plan does not have.
+/// Offsets of the state's regions that `ProgramPlan::regions` does not have.
 pub(crate) struct StateLayout {
     pub(crate) token_ids: usize,
     pub(crate) positions: usize,

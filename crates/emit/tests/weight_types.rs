@@ -265,7 +265,7 @@ fn every_type_and_op_computes_the_bits_of_the_generic_tier() {
         compile(&folder, "cc", &["-O0"]),
         compile(&folder, "cc", &["-O2"]),
         compile(&folder, "cc", &["-O3", "-march=native"]),
-        // Without the vectors of GCC and Clang.
+        // Without the vector extensions of GCC and Clang.
         compile(&folder, "cc", &["-O1", "-DNO_LANES"]),
     ];
     if there("clang") {

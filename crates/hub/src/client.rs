@@ -56,7 +56,7 @@ impl HubClient {
     /// A client with these settings. Proxies are those of the environment (`HTTPS_PROXY`, `NO_PROXY` and the like).
     ///
     /// # Errors
-    /// If the endpoint is no address, or the certificates cannot be read.
+    /// If the endpoint is not a URL, or the certificates cannot be read.
     pub fn new(options: &HubOptions) -> Result<HubClient, HubError> {
         let settings = |what: &str, message: String| HubErrorKind::Settings {
             what: what.to_owned(),

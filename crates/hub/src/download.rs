@@ -123,7 +123,7 @@ fn fill(
         bytes: probe.bytes,
         validator: probe.sha256.clone().or(probe.etag.clone()),
     };
-    // Without a checksum, every answer must be of the version that the first one was of.
+    // Without a checksum, every response must have the ETag of the first one.
     let etag = probe.etag.clone().filter(|_| probe.sha256.is_none());
     let mut pieces = Pieces::new(
         part.state(),

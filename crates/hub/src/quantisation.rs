@@ -18,7 +18,7 @@ pub fn quantisation_of_name(name: &str) -> Option<String> {
     };
     let upper = stem.to_ascii_uppercase();
     let words = upper.split(['-', '.', '/', ' ']);
-    // `model_q4_k_m` has its quantisation behind an underscore.
+    // `model_q4_k_m` has its quantisation after an underscore.
     let of_word = |word: &str| {
         let starts = word.match_indices('_').map(|(at, _)| at + 1);
         std::iter::once(0)

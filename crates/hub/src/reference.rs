@@ -68,7 +68,7 @@ impl ModelRef {
 
     fn ollama(text: &str) -> Result<ModelRef, HubError> {
         let rest = text.strip_prefix(OLLAMA).unwrap_or(text);
-        // The host may have a port: the tag is behind the last slash.
+        // The host may have a port, so only a colon after the last slash begins the tag.
         let at = rest.rfind('/').map_or(0, |at| at + 1);
         let (name, tag) = match rest[at..].split_once(':') {
             Some((name, tag)) => (&rest[..at + name.len()], tag),

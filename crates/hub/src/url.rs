@@ -1,4 +1,4 @@
-//! The few operations on addresses that downloads need.
+//! The few operations on URLs that downloads need.
 
 use import::gguf::SplitName;
 use std::net::IpAddr;

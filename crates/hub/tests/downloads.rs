@@ -673,7 +673,7 @@ fn addresses_are_downloaded_as_they_are() {
     assert!(error("m.gguf").contains("does not state its size"));
     assert_eq!(home.store.stored_models().len(), 2);
 
-    // An address of the hub states the checksum when it redirects.
+    // A redirect of the hub states the checksum of the file.
     let storage = Server::start(REPOSITORY, &files);
     let target = format!("{}/blob/m.gguf", storage.address);
     server.set_fault(move |_| Some(Fault::Redirect(target.clone())));

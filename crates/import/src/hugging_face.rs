@@ -299,7 +299,7 @@ mod tests {
         "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 2048,
         "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512, "torch_dtype": "bfloat16" }"#;
 
-    /// The bytes of all weights.
+    /// The number of elements of all weights.
     fn elements(graph: &Graph) -> usize {
         let weights = graph.inputs()[STEP_INPUTS..].iter();
         weights

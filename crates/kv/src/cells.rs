@@ -26,7 +26,7 @@ const MAX_RETAINED: usize = 4096;
 /// taking one of the numbers that steps use. The cost of a verb is proportional to the runs that it touches; a fork copies a run
 /// list.
 ///
-/// A sequence may hold a tree of candidates behind its committed tokens ([`propose`](Cells::propose),
+/// A sequence may hold a tree of candidates after its committed tokens ([`propose`](Cells::propose),
 /// [`commit_path`](Cells::commit_path)). Forks, retained prefixes and saved sequences take the committed tokens only; a verb
 /// that changes the committed tokens returns [`KvErrorKind::TreeActive`], unless it removes the whole sequence. With rings,
 /// there can be at most as many candidates as tokens in a step.

@@ -56,7 +56,7 @@ pub enum Role {
         parent: Option<u32>,
     },
     /// It only fills the step up to a captured size. It is written nowhere, sees nothing and is not held. In a static
-    /// buffer it is written behind the valid rows and overwritten by the next step.
+    /// buffer it is written after the valid rows and overwritten by the next step.
     Padding,
 }
 
@@ -145,7 +145,7 @@ impl Step {
         &mut self.tokens
     }
 
-    /// The rows whose outputs are computed: the wanted ones, and padding behind them.
+    /// The rows whose outputs are computed: the wanted ones, and padding after them.
     pub fn rows(&self) -> &[u32] {
         &self.rows
     }

@@ -102,7 +102,7 @@ fn a_session_may_go_while_its_module_runs() {
 
 #[test]
 fn a_verb_during_a_forward_is_busy_or_whole() {
-    // Over all interleavings: refused, before the forward, behind it.
+    // Over all interleavings: refused, before the forward, after it.
     let seen = Arc::new([const { AtomicBool::new(false) }; 3]);
     let see = seen.clone();
     loom::model(move || {
@@ -137,7 +137,7 @@ fn two_modules_on_one_key_take_turns() {
             thread::spawn(move || forward(&registry.get(&key).unwrap(), 0))
         };
         let results = [run(), run()].map(|module| module.join().unwrap());
-        // The second comes too soon, or to a cache that continues behind the first.
+        // The second comes too soon, or to a cache that continues after the first.
         let expected = KvErrorKind::Position {
             index: 0,
             found: 0,

@@ -197,7 +197,7 @@ fn forward<K: Bookkeeping>(session: &CacheSession<K>, step: &Step) -> Result<Ste
     })
 }
 
-/// Feeds these ids to a sequence, behind what it holds.
+/// Feeds these ids to a sequence, after what it holds.
 fn feed<K: Bookkeeping + Restorable>(session: &CacheSession<K>, seq: SeqId, ids: &[u32]) {
     for ids in ids.chunks(3) {
         let held = tags(session, seq).len() as u32;

@@ -19,7 +19,7 @@ use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// The maximum error, in standard deviations of the expected logits if these are above 1.
+/// The maximum error, divided by the standard deviation of the expected logits if that is above 1.
 const TOLERANCE: f32 = 1e-4;
 
 /// Both executors, with different numbers of threads.

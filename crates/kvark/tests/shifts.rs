@@ -115,9 +115,9 @@ impl Run {
 }
 
 /// The keys of the first layer depend only on a token and its position, so shifted keys can be compared with computed ones.
-/// The bounds are on the difference relative to the largest element of a row: for f32, the error of the arithmetic; for other
-/// types, six roundings: a rotation enlarges an element and its error by at most √2, so each of two shifts adds two roundings
-/// to the one of either side.
+/// The bounds are on the difference relative to the largest element of a row. For f32: the error of the arithmetic. For
+/// other types: six roundings, one of each compared row and two of each of the two shifts, because a rotation enlarges
+/// an element and its error by at most √2.
 #[test]
 fn shifted_keys_are_those_of_their_new_positions() {
     let bounds = [

@@ -93,7 +93,7 @@ fn typed<'py, T: Element + Copy>(array: &Bound<'py, PyAny>) -> Result<Option<Typ
     let array = array
         .try_readonly()
         .map_err(|_| Error::argument("an input is also an output that is written"))?;
-    // A slice alone would also be had of column-major arrays.
+    // `as_slice` also succeeds for column-major arrays.
     let in_order = array.is_c_contiguous() && array.as_slice().is_ok();
     Ok(Some(match in_order {
         true => Typed::Borrowed(array),

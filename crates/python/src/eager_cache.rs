@@ -57,7 +57,7 @@ impl EagerCache {
         ring: Option<u32>,
         preallocate: bool,
     ) -> Result<EagerCache> {
-        // Registers the storage of its caches.
+        // Creating the backend registers its cache storage.
         let cpu = Cpu::new().map_err(Error::argument)?;
         let layer = |(kv_heads, key_dim, value_dim, window)| LayerConfig {
             kv_heads,

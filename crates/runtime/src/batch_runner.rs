@@ -43,7 +43,7 @@ pub struct BatchRunner {
     steps: u64,
 }
 
-/// The lowest number of runs from which a commit compacts the pool.
+/// The lowest value of `max_runs`.
 const MIN_COMPACTED_RUNS: usize = 64;
 
 #[derive(Clone, Default)]
@@ -56,7 +56,7 @@ struct SequenceState {
     features: Option<KeptFeatures>,
 }
 
-/// The candidates behind a sequence.
+/// The candidates after a sequence.
 #[derive(Clone, Default)]
 struct Candidates {
     nodes: Vec<CandidateNode>,

@@ -4,7 +4,7 @@ const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const LINE = 20;
 const LEVEL = 104;
-// Where the line to a child begins, behind the longest text of a node.
+// Where the line to a child begins, after the longest text of a node.
 const TEXT = 76;
 const MOST_LETTERS = 7;
 

@@ -133,7 +133,7 @@ pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -
     let windows = model.model.facts().caches.iter().filter_map(|c| c.window);
     json!({
         "model": model.name,
-        // Layers with a window keep no older rows than these.
+        // The smallest sliding window: its layers keep no older rows.
         "window": windows.min(),
         "capacity": state.capacity,
         "used": state.used,

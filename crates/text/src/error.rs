@@ -76,7 +76,7 @@ pub enum TextError {
     /// A pattern of the pre-tokenizer has no automaton that reads characters.
     #[error("the pattern `{pattern}` has no automaton: {reason}")]
     PatternWithoutAutomaton {
-        /// The pattern; empty for all together.
+        /// The pattern; empty if all patterns together have no automaton.
         pattern: String,
         /// Why.
         reason: String,

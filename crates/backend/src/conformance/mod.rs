@@ -1,8 +1,8 @@
 //! The conformance suites, which compare a backend with the reference backend case by case.
 //!
-//! [`decoder`] tests what decoding needs: the ops of decoders, cached attention with random sequences of verbs on every
-//! kind of cache, and steps in every run mode. [`primitives`] tests the other ops, which exported graphs use. A
-//! backend's test calls both for each of its variants (instruction-set tiers, executors).
+//! [`decoder`] tests what decoding needs: the ops of decoders, cached attention with random sequences of cache
+//! operations on every kind of cache, and steps in every run mode. [`primitives`] tests the other ops, which exported
+//! graphs use. A backend's test calls both for each of its variants (instruction-set tiers, executors).
 
 mod cache_case;
 mod decoder_ops;

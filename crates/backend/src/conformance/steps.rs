@@ -1,5 +1,5 @@
-//! Steps of a small decoder: every run mode gives the same bits, whatever the step is padded to, and those of the reference
-//! within the tolerance. The best tokens of a row are those of its logits.
+//! Steps of a small decoder: every run mode gives the same bits, whatever the step is padded to, and they agree with
+//! the reference within the tolerance. The best tokens of a row are those of its logits.
 
 use super::{TestRng, check_close};
 use crate::reference::Reference;

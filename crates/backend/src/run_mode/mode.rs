@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn unsupported_modes_are_downgraded() {
         use GraphSupport::{Always, Never, UniformBatch, UniformSingleToken};
-        // Mode, support, splits attention, tokens of a decode; and what is left of it.
+        // Mode, support, whether attention is split, tokens of a decode; and the resulting mode.
         let table = [
             (Full, Always, true, 1, Full),
             (Full, Always, false, 4, Full),

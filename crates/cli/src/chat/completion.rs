@@ -16,7 +16,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// The start of the word at the end of `line`, and what it can become.
+    /// The start of the word at the end of `line`, and its completions.
     fn candidates(&self, line: &str) -> (usize, Vec<String>) {
         let none = (line.len(), vec![]);
         let Some(command) = line.strip_prefix('/') else {

@@ -88,7 +88,7 @@ pub(super) fn variable(key: &str) -> String {
     format!("KVARK_{}", key.replace('-', "_").to_ascii_uppercase())
 }
 
-/// The default that a flag has by itself, as text: its value, or what its help says behind `[default: `.
+/// The default that a flag has by itself, as text: its value, or what its help says after `[default: `.
 pub(super) fn built_in_default(arg: &Arg) -> Option<String> {
     if is_switch(arg) {
         return Some("false".to_owned());

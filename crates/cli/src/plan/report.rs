@@ -72,7 +72,7 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
                 step.tokens
             ),
         ),
-        ("logits", plan.logits_bytes, "kept behind a step".to_owned()),
+        ("logits", plan.logits_bytes, "kept after a step".to_owned()),
     ];
     if plan.own_memory {
         // Weights and logits are in the host's memory.
@@ -104,7 +104,7 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     writeln!(out, "{:<8} {text:>10}{device}", "total")?;
     if plan.own_memory {
         let text = output::bytes(plan.host_bytes() as u64);
-        let note = "weights mapped from the file, and logits kept behind a step";
+        let note = "weights mapped from the file, and logits kept after a step";
         writeln!(out, "{:<8} {text:>10}  {note}", "host")?;
     }
     Ok(())

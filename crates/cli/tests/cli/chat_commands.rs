@@ -82,7 +82,7 @@ fn the_last_turn_is_answered_again_or_changed() {
     ] {
         assert!(nothing.stderr.contains(says), "{nothing:?}");
     }
-    // A message that does not fit leaves the turn that it was to replace.
+    // An edit that does not fit in the context does not change the turn that it was to replace.
     let long = "no room ".repeat(60);
     let input = format!("Hi\n/edit {long}\n/branches\nab\n");
     let kept = chat(&folder, &tiny, &[], &input);

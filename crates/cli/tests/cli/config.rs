@@ -39,7 +39,7 @@ fn flags_override_the_environment_which_overrides_the_file() {
     assert_eq!(run(&variables, &["--seed", "3"]), (3, 5));
     assert_eq!(run(&variables, &["-n", "4", "--seed", "3"]), (3, 4));
     assert_eq!(run(&[("KVARK_SEED", "")], &[]), (1, 6));
-    // The table of a command counts before the keys above it.
+    // A command's table takes precedence over the top-level keys.
     let said = folder.run_with_input(&["chat", tiny], "Hi\n/system\n");
     assert!(said.stderr.contains("cut after 3 tokens"), "{said:?}");
     assert!(said.stderr.contains("[prompt "), "{said:?}");

@@ -1,5 +1,5 @@
 //! The commands in README.md and docs/: every `sh` block is run by bash with the built command and the default model, in
-//! the order of the page, in one folder a page. A block that this test cannot run carries a mark behind `sh`.
+//! the order of the page, in one folder a page. A block that this test cannot run carries a mark after `sh`.
 
 use crate::support::{Folder, finish};
 use std::fs;
@@ -21,7 +21,7 @@ const PROGRAMS: [&str; 4] = ["kvark", "printf", "echo", "cat"];
 struct Block {
     /// The page and the line of the fence.
     place: String,
-    /// The words behind the opening fence.
+    /// The words after the opening fence.
     info: Vec<String>,
     text: String,
 }

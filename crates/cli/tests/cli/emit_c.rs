@@ -109,7 +109,7 @@ enum Act {
     Reset,
 }
 
-/// Runs acts on a compiled program; the result of each, and the logits behind feeds.
+/// Runs acts on a compiled program; the result of each, and the logits after feeds.
 #[track_caller]
 fn drive(program: &Path, acts: &[Act], vocab: usize) -> Vec<(i32, Vec<u32>)> {
     let mut script = String::new();

@@ -30,7 +30,7 @@ fn the_picture_shows_this_command() {
     let folder = Folder::new();
     folder.link_default_model(&model);
     let mut terminal = Terminal::start_sized(&mut folder.command(&COMMAND), COLUMNS, ROWS);
-    // The cursor stands behind the n-th prompt.
+    // The cursor stands after the n-th prompt.
     let prompts = |screen: &vt100::Screen, n: usize| {
         let rows: Vec<String> = screen.rows(0, COLUMNS).collect();
         let is_prompt = |row: &&String| row.starts_with('>');

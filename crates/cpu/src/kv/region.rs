@@ -79,7 +79,8 @@ pub(super) fn zeroed_buffer(len: usize) -> Result<Vec<u8>, KvError> {
 }
 
 impl PoolMemory {
-    /// Memory of its own. A part of a region is copied: the rings of several sequences can outgrow it.
+    /// Memory that the pool owns and can grow. A part of a region is copied first: the rings of several sequences can
+    /// outgrow the part.
     pub(super) fn detach(&mut self) -> &mut Vec<u8> {
         if let PoolMemory::Part(_) = self {
             *self = PoolMemory::Own(self.to_vec());

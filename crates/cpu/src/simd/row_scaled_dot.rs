@@ -55,7 +55,7 @@ pub(crate) trait RowScaledDot: ByteLines {
     ) -> Self::Totals;
     fn add_totals(self, a: Self::Totals, b: Self::Totals) -> Self::Totals;
     /// Adds products of two-byte weights with pairs of activation bytes, both widened to two bytes: the pair of high bytes
-    /// is at `pairs`, that of low bytes behind it.
+    /// is at `pairs`, that of low bytes after it.
     ///
     /// # Safety
     /// Eight bytes must be readable at `pairs`.

@@ -1,14 +1,16 @@
 // Attention of a step's only query over one part, in the persistent kernel: the operations of `attend_item`, with as few
 // instructions as possible between the arrival of the query and the result. Keys and values of earlier steps are loaded before.
 
-// Whether an item is of this kind: rows of f16, keys of at most 64 elements, at most eight heads.
+// Whether `attend_lone` supports an item: one part, f16 rows, keys of at most 64 elements, at most eight heads, no
+// softcap, and the alignment that its loads need.
 __device__ __forceinline__ bool is_lone(const AttendArgs& a, const KvLayer& kv, const Item& item) {
     return kv.key_storage == KV_F16 && kv.value_storage == KV_F16 && a.key_dim % 16 == 0 && a.key_dim <= 64 && a.value_dim % 16 == 0 &&
            a.value_dim <= 16 * WARPS && a.lot <= 8 && a.softcap == 0.0f && a.rotated % 8 == 0 &&
            item.begin / PART == (item.end - 1) / PART && item.begin < item.end;
 }
 
-// Waits for a quad from `d` on and rotates it if there is a table: in halves, its partner is another quad.
+// Waits for the quad at `d` and applies rope if there is a table. Unless interleaved, rope pairs it with the quad half
+// of `rotated` away.
 __device__ __forceinline__ float4 receive_rotated(const u64* from, u32 flag, const float* table, int d, int rotated, int interleaved) {
     float4 x, y;
     int half = rotated / 2;
@@ -26,8 +28,8 @@ __device__ __forceinline__ float4 receive_rotated(const u64* from, u32 flag, con
     return make_float4(x.x * c.x + y.x * s.x, x.y * c.y + y.y * s.y, x.z * c.z + y.z * s.z, x.w * c.w + y.w * s.w);
 }
 
-// Returns as `attend_item` does. `words` are those of queries, keys and values; complete results are sent to `out` and, if it is
-// not null, stored in `plain`, unless they were merged into `results`.
+// Returns as `attend_item` does. `words` are those of queries, keys and values. Complete results are sent to `out`, and
+// also stored in `plain` unless that is null; results of several parts are merged into `results` instead.
 __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* const words[3], u32 flag, u64* out, float* plain,
                                             float* results, const KvLayer& kv, const ClassPlan& plan, const Item& item,
                                             AttendShared& s, uint4* q, uint4* p, int kv_head, int lot, u32 cell) {
@@ -49,7 +51,7 @@ __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* cons
     u32 mask = __ballot_sync(FULL_MASK, exists), sees = __ballot_sync(FULL_MASK, exists && position >= begin && position < end);
     if (lane == 0) s.seen[warp] = mask;
     attend_barrier();
-    // Rows of the step itself are loaded when they are there.
+    // The step's own key and value rows are loaded later, after they have arrived.
     const u8* rows[4];
     uint2 keys[STEPS][4], values[AHEAD][2];
 #pragma unroll

@@ -1,4 +1,4 @@
-// Flagged words: an element of a row and the number of the launch that computed it, in 8 bytes that are stored at once.
+// Flagged words: an element of a row and the number of the launch that computed it, written by a single 8-byte store.
 
 __device__ __forceinline__ u64 flagged_word(const u64* from) {
     u64 word;

@@ -5,7 +5,7 @@ constexpr int X_BYTES = MANY_ROWS * 128 * XP;
 // The stride of rows of a block's sums, in which outputs lie next to each other as they do in the result.
 constexpr int OUTPUTS = MANY_TILES * 16, STRIDE = OUTPUTS + 4;
 
-// The tile in place `i` of a block: neighbours, or gates and what they gate in turn.
+// Tile `i` of a block: tiles are consecutive, or gate and up tiles alternate.
 __device__ __forceinline__ Place many_place(const LinearArgs& a, int unit0, int i) {
     Place place = {i % 2, unit0 + i / 2};
     return a.gated ? place : place_of(a, unit0 + i);
@@ -160,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
                 wait_for_copies<1>();
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 __syncthreads();
-                // The stage that this takes was multiplied before the last barrier.
+                // All warps had finished with the stage that this overwrites before the barrier above.
                 load_stage(group + 2);
             }
             const u8* codes = weight_ring + stage * W_BYTES + warp * CODE_BYTES + lane * CODE_WORDS * 4;

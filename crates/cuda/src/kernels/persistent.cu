@@ -1,17 +1,17 @@
 // Steps of one token: the products and the attention of all layers in one kernel, whose blocks stay resident.
 //
-// A kernel boundary costs more than the work of a small model's product. Here the blocks run a list of ops, and a row that one
-// op computes for the next travels in flagged words, as in NCCL's LL protocol: an element and the launch's number in 8 bytes,
-// which a store makes visible at once. A reader polls the words that it needs; there is no barrier of the grid. Every element
-// has a word of its own in a launch, and a launch has a number of its own, so no word is overwritten while it is read.
+// A kernel boundary costs more than the work of a small model's product. Here the blocks run a list of ops, and a row
+// that one op computes for the next travels in flagged words, as in NCCL's LL protocol: an element and the launch's
+// number in 8 bytes, written by a single store. A reader polls the words that it needs; there is no grid-wide barrier.
+// Every element of a launch has its own word, and the launch's number tells it from the word of an earlier launch.
 //
-// Sums have the order of `linear_few` and `attend_few`, whose functions these are. The time of a small model's op is that of its
-// dependent instructions: what does not depend on x is computed before x is waited for, or on the host.
+// Elements are summed in the order of `linear_few` and `attend_few`, with the same device functions. The ops of a small
+// model are latency-bound: what does not depend on x is computed before x arrives, or on the host.
 #if __CUDA_ARCH__ >= 900
 
-// What a warp does in a product: its pairs of blocks from `first` on, in bits 0 to 11, and their number in bits 12 to 23; which of
-// the block's tiles it has, in bits 24 to 27; its side of gated products; whether it multiplies. The sums of tile i are finished
-// by the i-th warp from the end, which has no other part in the products of small models.
+// What a warp does in a product. Bits 0 to 11: its first pair of weight blocks; 12 to 23: the number of pairs; 24 to
+// 27: which of the thread block's tiles; 28: gate or up of a gated product; 29: whether it multiplies. The epilogue of
+// tile i is computed by the i-th warp from the end, which does not multiply in the products of small models.
 struct WarpPart {
     u32 bits;
 
@@ -44,7 +44,7 @@ struct PersistentOp {
     int attends;
     // Tiles that a block multiplies at once.
     int groups;
-    // Computed by each block: the next product in which it has tiles, and whether its weights are loaded ahead.
+    // Computed by each block: the next product in which it has tiles, and whether this op's weights are prefetched.
     int next, ready;
     WarpPart parts[BLOCK_WARPS];
 };
@@ -54,19 +54,20 @@ struct PersistentArgs {
     // The number of the last launch, and the number of blocks that have finished this one.
     u32* state;
     int count;
-    // Where the shared memory of attention begins, behind that of products.
+    // Offset of attention's shared memory, which follows that of products.
     int attend_offset;
     // Rope tables of queries and keys that are copied to shared memory, or null, and their elements.
     const float* tables[2];
     int rotated;
-    // The most tiles of a product: blocks from there on have none.
+    // The most tiles of a product: blocks with this index or a higher one have none.
     int most_tiles;
 };
 
 // The longest rope table that is copied.
 constexpr int MAX_ROTATED = 256;
 
-// Waits for up to N of n quads, STRIDE apart. The last of them is computed last: the others are read after it.
+// Waits for up to N of n quads, STRIDE apart. Polls the last one first, which usually arrives last, then reads all of
+// them.
 template <int N, int STRIDE>
 __device__ __forceinline__ void receive_quads(const u64* from, u32 flag, int first, int n, float4 quads[N]) {
     int last = first < n ? (n - 1 - first) / STRIDE : -1;
@@ -85,7 +86,8 @@ __device__ __forceinline__ void receive_quads(const u64* from, u32 flag, int fir
     } while (!complete);
 }
 
-// A thread's place among those that stage a row: from the last warp but one on down, as the first warps multiply.
+// A thread's rank among those that stage a row. Ranks begin at the last warp but one and go down, because the first
+// warps multiply; the last warp, which computes an epilogue, has the highest ranks.
 __device__ __forceinline__ int staging_rank() {
     return (BLOCK_WARPS - 2 - (int)threadIdx.x / WARP + BLOCK_WARPS) % BLOCK_WARPS * WARP + threadIdx.x % WARP;
 }
@@ -142,19 +144,19 @@ __device__ __forceinline__ void stage_row(const PersistentOp& op, u32 flag, cons
     } else if (a.pairs * 16 <= BLOCK_THREADS) {
         stage_plain<1>(op, flag, x, 0, rank);
     } else {
-        // From the end, which is computed last.
+        // From the end of the row, which usually arrives last: the other chunks rarely have to be polled.
         constexpr int CHUNK = MOST * BLOCK_THREADS;
         for (int begin = (a.pairs * 16 - 1) / CHUNK * CHUNK; begin >= 0; begin -= CHUNK) stage_plain<MOST>(op, flag, x, begin, rank);
     }
 }
 
-// The segment and the tile of it that the warp's next work is.
+// The segment of a warp's tile `work`, and the tile's index in it. `side` is gate (0) or up (1) of a gated product.
 __device__ __forceinline__ Place warp_place(const LinearArgs& a, int side, int work) {
     Place place = {side, work};
     return a.gated ? place : place_of(a, work);
 }
 
-// An element of a tile, as the lanes of a finishing warp have it: all that is needed besides its sums.
+// The epilogue of one output element, which a lane computes: everything that it needs except the sums.
 struct Element {
     int output, ranges, activation;
     bool stores, gated, added;
@@ -170,9 +172,9 @@ struct Element {
         output = place.tile * 16 + lane % 16, ranges = a.ranges, activation = a.activation;
         stores = lane < 16 && output < segment.n, gated = a.gated, added = a.residual != nullptr;
         words = op.out[place.segment], plain = segment.out, bias = segment.bias, up_bias = a.segments[1].bias;
-        // Lanes from 16 on sum what is gated.
+        // Lanes from 16 on sum the up projection of gated products.
         sums = from + (lane >= 16 && gated ? ranges : 0) * 16 + lane % 16;
-        // The residual was computed before the last op.
+        // The residual is older than x and has usually arrived: it is loaded here, and polled in `finish` only if not.
         residual = (u64)flag << 32;
         if (stores && added) {
             residual = op.in[1] ? flagged_word(op.in[1] + output) : (u64)flag << 32 | __float_as_uint(a.residual[output]);
@@ -197,18 +199,18 @@ struct Element {
     }
 };
 
-// Pairs of blocks of a warp whose weights are loaded one op ahead, and dequantised before x is there.
+// Pairs of weight blocks per warp that are prefetched into registers one op early, and dequantised before x arrives.
 constexpr int READY_PAIRS = FORMAT == W4 ? 3 : FORMAT <= W8_GROUPS ? 2 : 1;
 // Weights of f32 would need too many registers.
 constexpr bool LOADS_AHEAD = FORMAT != W_F32;
 
-// Whether a block has one turn of a product, of so few pairs for each warp.
+// Whether a thread block needs one iteration for a product, with at most READY_PAIRS pairs per warp.
 __device__ __forceinline__ bool is_ready(const PersistentOp& op) {
     return LOADS_AHEAD && blockIdx.x + gridDim.x * op.groups >= op.linear.tiles && op.linear.pairs_per_range <= READY_PAIRS;
 }
 
-// Loads a warp's weights of such a product, and fetches the norm's into L2. Weights are set in any case, so that they take no
-// registers before.
+// Prefetches a warp's weights of such a product into registers, and the norm's weights into L2. Both branches write
+// `slots`, so that its registers are not live before this call.
 __device__ __forceinline__ void load_ready(const PersistentOp& op, Slot slots[READY_PAIRS], int warp, int lane) {
     const LinearArgs& a = op.linear;
     WarpPart part = op.parts[warp];
@@ -247,7 +249,7 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
     };
     if (LOADS_AHEAD && op.ready) {
         if (!valid) {
-            // The warps that stage the row and finish the sums.
+            // Warps without a tile: they only help to stage the row, and compute the epilogue.
             load_ready(next, ready, warp, lane);
             Element element = {};
             if (finishes) element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
@@ -294,7 +296,7 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
         }
         return;
     }
-    // Values are initialised where only some warps need them, or their registers would be in use between two products.
+    // Initialised in all warps although only some need them: otherwise their registers are live across products.
     Element element = {};
     Slot slots[DEPTH] = {};
     Weights weights(a, warp_place(a, part.side(), min(work, a.tiles - 1)));
@@ -313,7 +315,7 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
             weights = Weights(a, warp_place(a, part.side(), work));
             load_first(slots, weights, first, last, lane);
         }
-        // The next tile's sums lie in the other buffer: these may still be read when its first warp comes.
+        // Double buffering: this tile's sums may still be read when the first warp stores the next tile's.
         int buffer = turn ? BLOCK_WARPS * 16 : 0;
         store_sums(total, sums + buffer);
         __syncthreads();
@@ -324,7 +326,8 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
     load_ready(next, ready, warp, lane);
 }
 
-// A product of a block that has items of attention, too: its weights are not loaded ahead, as registers are few in attention.
+// A product of a block that also has items of attention: its weights are not prefetched, because attention needs the
+// registers.
 __device__ __noinline__ void run_linear_alone(const PersistentOp& op, u32 flag, float* shared) {
     Slot ready[READY_PAIRS];
     load_ready(op, ready, threadIdx.x / WARP, threadIdx.x % WARP);
@@ -417,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_decode
         attend.kv = a.layers[a.layer];
         attend.plan = *(const ClassPlan*)(a.step + attend.kv.plan);
         attends |= gridDim.x - 1 - blockIdx.x < attend.plan.item_count * a.kv_heads * a.lots;
-        // The rope tables of the first op are in shared memory for all ops that have them.
+        // Ops that use the rope tables of the first attention op read them from shared memory.
         if (a.rotated > MAX_ROTATED) continue;
         if (a.table == p.tables[0]) a.table = tables[0];
         if (a.key_table == p.tables[1]) a.key_table = tables[1];

@@ -7,8 +7,8 @@ use super::schema::{Argument, Graph, Named, NamedArgument, Node};
 use super::tensor::{Pt2Tensor, kind};
 use crate::stored_type::StoredType;
 
-/// Replaces the products of a program with stored int8 matrices. Transposes and casts that nothing else reads are dead
-/// then.
+/// Rewrites products whose weight is a stored int8 matrix to `linear`, which reads the integers as they are stored.
+/// Transposes and casts that nothing else reads are dead then.
 pub(super) fn join_int8_products(graph: &mut Graph, tensors: &BTreeMap<String, Pt2Tensor>) {
     let is_int8 = |name: &str| {
         let stored = tensors.get(name);

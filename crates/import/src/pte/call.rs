@@ -68,7 +68,7 @@ impl<'a> PlanCall<'a> {
             .map(|(_, value)| value)
     }
 
-    /// The results: the arguments behind the named ones. The last ones repeat them.
+    /// The results: the arguments after the named ones. The last ones repeat them.
     pub(super) fn results(&self) -> Vec<usize> {
         let mut results = vec![];
         for value in &self.call.args[self.names.len()..] {

@@ -1,6 +1,6 @@
 //! `.pte`: ExecuTorch programs, with portable ops and `kvcache::update_and_attend`.
 //!
-//! A program is a FlatBuffer with weights in segments behind it, or in a `.ptd` file beside it. Its kernel calls are
+//! A program is a FlatBuffer with weights in segments after it, or in a `.ptd` file beside it. Its kernel calls are
 //! translated to the nodes of a `.pt2` program, which the same rules lower. Programs with delegates are refused.
 
 mod call;

@@ -58,7 +58,7 @@ struct Header {
 }
 
 impl Header {
-    /// The extended header behind the identifier; a file without segments has none.
+    /// The extended header after the identifier; a file without segments has none.
     fn read(bytes: &[u8]) -> Result<Header, Fault> {
         if bytes.get(8..12) != Some(b"eh00") {
             let segments = bytes.len();

@@ -75,7 +75,8 @@ impl Sizes {
                 sizes.relate(&call);
             }
         }
-        // Views are solved last: what they multiply is known then.
+        // Views are solved last: they merge dimensions into products of sizes that the other ops have determined by
+        // then.
         for call in plan
             .calls
             .iter()

@@ -1,4 +1,4 @@
-//! Safetensors files: named tensors behind a JSON header. The supported models are Eagle3 heads, with their `config.json`.
+//! Safetensors files: named tensors after a JSON header. The supported models are Eagle3 heads, with their `config.json`.
 
 mod eagle3;
 mod file;

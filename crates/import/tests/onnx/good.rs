@@ -1,4 +1,4 @@
-//! What small models become.
+//! The graphs that small models are imported as.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Trees of candidates behind the committed tokens of sequences in a pool.
+//! Trees of candidates after the committed tokens of sequences in a pool.
 //!
 //! A candidate has a cell of its own in every cell space. It attends to the committed tokens of its sequence, its
 //! ancestors and itself. Committing a path makes its cells part of the sequence and frees the others: no row moves,

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(super) struct CellSpace {
     /// The index of its layer class in a [`StepPlan`](crate::StepPlan).
     pub(super) class: usize,
-    /// Set for ring layers, which evict the rows behind their window.
+    /// Set for ring layers, which evict rows that are older than their window.
     pub(super) ring: Option<RingSize>,
     /// For each cell, the number of sequences that hold it.
     pub(super) ref_counts: Vec<u16>,
@@ -34,7 +34,7 @@ pub(super) struct SequenceRuns {
     /// In position order. Adjacent runs are merged.
     pub(super) runs: Vec<CellRun>,
     pub(super) len: u32,
-    /// The cells of the candidates, which are behind the runs.
+    /// The cells of the candidates, which are after the runs.
     pub(super) candidates: Vec<u32>,
 }
 

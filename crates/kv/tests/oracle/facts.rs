@@ -99,7 +99,7 @@ impl Bytes {
     }
 
     /// Copies in order, without a second buffer, as the contract of `GatherPlan` allows. A ring has the row of a cell at
-    /// its remainder; what a flat layer has behind is lost.
+    /// its remainder; rows of a flat layer after the copied ones are lost.
     pub(crate) fn gather(&mut self, gather: &kv::GatherPlan, config: &CacheConfig) {
         for (rows, layer) in self.rows.iter_mut().zip(&config.layers) {
             let ring = config.growth(layer).max_rows_per_sequence as usize;

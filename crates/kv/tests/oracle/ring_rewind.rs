@@ -1,6 +1,6 @@
 //! The rewinds that a floor computed from the current length gets wrong, as the public ExecuTorch code has it.
 //!
-//! After a rewind the rows behind the new length are still those of the longer past, and they lie where older positions
+//! After a rewind the rows after the new length are still those of the longer past, and they lie where older positions
 //! lay. The floor must therefore follow the high water: with the length it comes down again at each rewind, and two
 //! rewinds in a row reach rows that are gone.
 
@@ -63,7 +63,8 @@ fn a_second_rewind_reads_stale_rows_below_the_first_floor() {
     ring.decode_to(12);
     assert_eq!(ring.cache.rewind_floor(), 8);
     ring.cache.rewind(8).unwrap();
-    // Eight tokens fit in eight rows, so a floor of the length allows anything; but rows 0 to 3 hold positions 8 to 11.
+    // Eight tokens fit in eight rows, so a floor computed from the length alone would allow any rewind; but rows 0 to 3
+    // hold positions 8 to 11.
     assert_eq!(ring.floor_of_length(), 0);
     assert_eq!(ring.rows, [8, 9, 10, 11, 4, 5, 6, 7]);
     for to in 1..8 {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Verb {
-    /// Per sequence, real tokens and pads behind them; all of one sequence after the other or in turns.
+    /// Per sequence, real tokens and pads after them; all of one sequence after the other or in turns.
     Step {
         parts: Vec<(SeqId, u32, u32)>,
         in_turns: bool,

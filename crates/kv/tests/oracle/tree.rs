@@ -1,4 +1,4 @@
-//! Histories of a prefix with candidates behind it.
+//! Histories of a prefix with candidates after it.
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
 use kv::{Bookkeeping, Cache, CacheConfig, KvErrorKind, RingPolicy, StepPlan, Tree, TreeCache};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Verb {
-    /// The frontier, or so many tokens behind the prefix.
+    /// The frontier, or so many tokens after the prefix.
     Forward {
         tokens: usize,
         end: End,
@@ -113,7 +113,7 @@ impl History {
         (needed > capacity.into()).then_some(KvErrorKind::Full { needed, capacity })
     }
 
-    /// What rings say to so many tokens behind the prefix.
+    /// What rings say to so many tokens after the prefix.
     fn too_long(&self, tokens: usize) -> Option<KvErrorKind> {
         let windows = self
             .config
@@ -308,7 +308,7 @@ impl History {
         }
     }
 
-    /// The positions of the frontier, or of so many tokens behind the prefix.
+    /// The positions of the frontier, or of so many tokens after the prefix.
     fn positions(&self, tokens: usize) -> Vec<i32> {
         let len = self.prefix.len();
         if self.candidates.is_empty() {

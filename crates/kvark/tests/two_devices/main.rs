@@ -195,7 +195,7 @@ const PROMPTS: [&str; 20] = [
 ];
 
 /// The CPU's greedy tokens are the GPU's wherever the CPU's two best logits are not nearly equal. The GPU is fed the CPU's
-/// tokens, so that every position is compared, also behind one that differs.
+/// tokens, so that every position is compared, also after one that differs.
 #[test]
 fn greedy_tokens_are_those_of_the_cpu() {
     let Some(model) = real_model(&OpenOptions::default()) else {

@@ -150,7 +150,7 @@ fn classes(columns: &[Vec<(u32, u16)>]) -> Result<(Vec<(u32, u8)>, Vec<Vec<u16>>
     Ok((ranges, classes))
 }
 
-/// The states that are reached behind whole characters; the first is the start. The error is a reason.
+/// The states that are reached after whole characters; the first is the start. The error is a reason.
 fn character_states(pattern: &str) -> Result<Vec<CharacterState>, String> {
     let config = dense::Config::new()
         .accelerate(false)
@@ -200,7 +200,7 @@ fn character_states(pattern: &str) -> Result<Vec<CharacterState>, String> {
     Ok(states)
 }
 
-/// Where a match can end in `state`. The automaton enters a match state one byte behind the match.
+/// Where a match can end in `state`. The automaton enters a match state one byte after the match.
 fn acceptance(dfa: &impl Automaton, state: StateID) -> Result<Acceptance, String> {
     let matches = |byte| dfa.is_match_state(dfa.next_state(state, byte));
     let inside = matches(0);
@@ -214,7 +214,7 @@ fn acceptance(dfa: &impl Automaton, state: StateID) -> Result<Acceptance, String
     })
 }
 
-/// The state behind all bytes of a character but the last: characters in ascending order mostly share it.
+/// The state after all bytes of a character but the last: characters in ascending order mostly share it.
 struct Prefix {
     start: StateID,
     bytes: [u8; 3],
@@ -232,7 +232,7 @@ impl Prefix {
         }
     }
 
-    /// The state behind `c`.
+    /// The state after `c`.
     fn after(&mut self, dfa: &impl Automaton, c: char) -> StateID {
         let mut buffer = [0; 4];
         let bytes = c.encode_utf8(&mut buffer).as_bytes();

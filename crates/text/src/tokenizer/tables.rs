@@ -16,7 +16,7 @@ pub struct TokenizerTables {
     pub algorithm: AlgorithmTables,
     /// Whether decoding omits a space at the start of a text.
     pub omits_first_space: bool,
-    /// Whether decoding also omits a space behind special tokens.
+    /// Whether decoding also omits a space after special tokens.
     pub omits_space_after_special: bool,
 }
 
@@ -74,7 +74,7 @@ pub enum AlgorithmTables {
         unknown: Option<u32>,
         /// Whether a space is added before a text.
         space_prefix: bool,
-        /// Whether it is added only at the start of the whole text, not also behind special tokens.
+        /// Whether it is added only at the start of the whole text, not also after special tokens.
         space_prefix_once: bool,
         /// Whether it is omitted if there is one.
         space_prefix_if_missing: bool,

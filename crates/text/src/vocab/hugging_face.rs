@@ -215,8 +215,8 @@ fn tokens(file: &Map<String, Value>) -> Result<Vocab, TextError> {
     Ok(vocab)
 }
 
-/// Converts a token to the encoding of this crate's algorithms: WordPiece marks the start of a word, not its
-/// continuation.
+/// Converts a token to the encoding of this crate's algorithms. WordPiece files mark the continuation of a word with
+/// `##`; here its start is marked with `▁` instead.
 fn spelled(kind: VocabModel, text: &str) -> Cow<'_, str> {
     match (kind, text.strip_prefix("##")) {
         (VocabModel::WordPiece, Some(rest)) if !rest.is_empty() => rest.into(),

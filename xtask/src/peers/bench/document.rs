@@ -85,7 +85,7 @@ impl Table {
         let _ = write!(
             out,
             "\n## {}: {} ({weights}), {} kernels\n\n\
-             | test | threads | kvark (tokens/s) | {} (tokens/s) | ratio | wanted | ratio, least to most | of the read bandwidth |\n\
+             | test | threads | kvark (tokens/s) | {} (tokens/s) | ratio | target | ratio, least to most | of the read bandwidth |\n\
              |---|--:|--:|--:|--:|--:|--:|--:|\n",
             self.title,
             self.file,

@@ -199,7 +199,7 @@ impl On {
         self.speed("pp", n, 0)
     }
 
-    /// Tokens one by one behind a context.
+    /// Tokens one by one after a context.
     fn text(self, depth: usize) -> Test {
         self.speed("tg", 64, depth)
     }

@@ -143,7 +143,7 @@ struct QueryTile<'a> {
 /// The scores of a block, later its softmax weights, by query row.
 type Scores = [[f32; KEY_BLOCK]; SCORE_ROWS];
 
-/// Rows of scores: products of a matrix tile may be stored behind the last query row.
+/// Rows of scores: products of a matrix tile may be stored after the last query row.
 const SCORE_ROWS: usize = MAX_TILE_ROWS + 16;
 
 /// How the products of a pass are computed.

@@ -52,7 +52,7 @@ impl Epilogue {
         }
     }
 
-    /// Applies the activation, and the residual behind it, to columns of a product that have just been stored with their
+    /// Applies the activation, and the residual after it, to columns of a product that have just been stored with their
     /// bias. `n` is the number of columns of the product.
     ///
     /// # Safety

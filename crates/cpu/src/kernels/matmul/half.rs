@@ -330,6 +330,11 @@ unsafe fn write(o: LinearOperands, at: usize, n: usize, sum: f32) {
     }
 }
 
+/// Whether a tier has tiles of this many weight and activation rows.
+const fn has_tile<S: Simd>(weights: usize, rows: usize) -> bool {
+    weights <= S::REGISTER_TILE.0 && rows <= S::REGISTER_TILE.1
+}
+
 /// A few weight rows times a few activation rows.
 #[derive(Clone, Copy)]
 struct RegisterTile {
@@ -349,16 +354,17 @@ impl RegisterTile {
     unsafe fn dispatch<S: Simd>(self, s: S, ws: usize, xs: usize) {
         // SAFETY: the caller guarantees the rows.
         unsafe {
+            // Tiles that are larger than a tier's are not compiled for it.
             match (ws, xs) {
-                (4, 6) => self.run::<S, 4, 6>(s),
-                (2, 3) => self.run::<S, 2, 3>(s),
-                (2, 2) => self.run::<S, 2, 2>(s),
-                (4, 1) => self.run::<S, 4, 1>(s),
-                (4, 2) => self.run::<S, 4, 2>(s),
-                (4, 3) => self.run::<S, 4, 3>(s),
-                (4, 4) => self.run::<S, 4, 4>(s),
-                (4, 5) => self.run::<S, 4, 5>(s),
-                (2, 1) => self.run::<S, 2, 1>(s),
+                (4, 6) if const { has_tile::<S>(4, 6) } => self.run::<S, 4, 6>(s),
+                (2, 3) if const { has_tile::<S>(2, 3) } => self.run::<S, 2, 3>(s),
+                (2, 2) if const { has_tile::<S>(2, 2) } => self.run::<S, 2, 2>(s),
+                (4, 1) if const { has_tile::<S>(4, 1) } => self.run::<S, 4, 1>(s),
+                (4, 2) if const { has_tile::<S>(4, 2) } => self.run::<S, 4, 2>(s),
+                (4, 3) if const { has_tile::<S>(4, 3) } => self.run::<S, 4, 3>(s),
+                (4, 4) if const { has_tile::<S>(4, 4) } => self.run::<S, 4, 4>(s),
+                (4, 5) if const { has_tile::<S>(4, 5) } => self.run::<S, 4, 5>(s),
+                (2, 1) if const { has_tile::<S>(2, 1) } => self.run::<S, 2, 1>(s),
                 // An odd remainder at the edge of the matrix: one pair of rows at a time.
                 _ => {
                     for i in 0..ws * xs {

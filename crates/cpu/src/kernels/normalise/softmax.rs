@@ -57,7 +57,7 @@ impl Kernel for SoftmaxLines {
     }
 }
 
-/// The softmax of a contiguous line. A line of negative infinities only, or with a NaN in it, gives NaN.
+/// The softmax of a contiguous row. A row of negative infinities only, or with a NaN in it, gives NaN.
 ///
 /// # Safety
 /// `len` elements must be readable at `x` and writable at `out`, which may be `x`.

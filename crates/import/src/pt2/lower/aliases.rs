@@ -72,7 +72,7 @@ impl<'a> Aliases<'a> {
         self.members[large].extend(moved);
     }
 
-    /// The tensors that share memory with `name` and are read behind node `index`.
+    /// The tensors that share memory with `name` and are read after node `index`.
     pub(super) fn read_later(&self, name: &str, index: usize) -> Vec<&'a str> {
         let members = self.group(name).map(|group| &self.members[group][..]);
         let later = |other: &&&'a str| {

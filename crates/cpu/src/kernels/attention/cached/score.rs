@@ -129,7 +129,7 @@ impl<E: KvDecoder> ScoreTiles<'_, '_, E> {
         let Range { start, end } = self.tiles.vectors;
         let mut vector = start;
         while vector < end {
-            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= end {
+            if const { S::REGISTER_TILE.0 >= 4 } && vector + 4 <= end {
                 self.vectors::<S, R, 4>(s, vector);
                 vector += 4;
             } else {
@@ -208,10 +208,10 @@ impl ScoreDecoded<'_> {
         let mut vector = 0;
         while vector < self.vectors {
             // The tile takes the most vectors whose sums fit in registers.
-            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= self.vectors {
+            if const { S::REGISTER_TILE.0 >= 4 } && vector + 4 <= self.vectors {
                 self.vectors::<S, R, 4>(s, first, vector);
                 vector += 4;
-            } else if S::REGISTER_TILE.0 >= 4 && vector + 2 <= self.vectors {
+            } else if const { S::REGISTER_TILE.0 >= 4 } && vector + 2 <= self.vectors {
                 self.vectors::<S, R, 2>(s, first, vector);
                 vector += 2;
             } else {

@@ -159,10 +159,10 @@ impl DecodedValues<'_> {
         let mut vector = 0;
         while vector < vectors {
             // The tile takes the most vectors whose sums fit in registers.
-            if S::REGISTER_TILE.0 >= 4 && vector + 4 <= vectors {
+            if const { S::REGISTER_TILE.0 >= 4 } && vector + 4 <= vectors {
                 self.vectors::<S, R, 4>(s, vector);
                 vector += 4;
-            } else if S::REGISTER_TILE.0 >= 4 && vector + 2 <= vectors {
+            } else if const { S::REGISTER_TILE.0 >= 4 } && vector + 2 <= vectors {
                 self.vectors::<S, R, 2>(s, vector);
                 vector += 2;
             } else {
@@ -227,7 +227,7 @@ impl StoredValues<'_> {
     ) -> usize {
         let (chunks, tail) = split_vectors(self.query_tile.op.value_dim);
         let mut chunk = 0;
-        while C > 1 && S::REGISTER_TILE.0 >= 4 && chunk + C <= chunks {
+        while const { C > 1 && S::REGISTER_TILE.0 >= 4 } && chunk + C <= chunks {
             self.chunks::<S, E, R, C>(s, chunk, prefetcher);
             chunk += C;
         }

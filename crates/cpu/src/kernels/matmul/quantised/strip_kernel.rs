@@ -1,4 +1,4 @@
-//! The strips of a task on vectors.
+//! The vector kernel that multiplies the strips of a task.
 
 use super::format::{BLOCK, LINE};
 use super::strip::{RowScaledStrip, StripBlocks, StripReader};
@@ -72,7 +72,7 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
     let all = task.linear.k / BLOCK;
     let mut to = task.expanded;
     let mut block = 0;
-    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and the scratch as many.
+    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and the scratch holds as many.
     unsafe {
         let start = task.operands.weight.add(strip * layout.bytes);
         let mut reader = StripReader::new(start, layout, 0);
@@ -97,7 +97,8 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
     }
 }
 
-/// The blocks of an unpacked strip from one on: eight lines of quants, then those of factors.
+/// `count` blocks of an unpacked strip from block `first` on. A block begins with eight lines of quants, then its
+/// factors; two-byte weights take all lines, and `factors` is not used.
 #[inline(always)]
 pub(super) fn unpacked_blocks<M: StripMicrokernel>(
     task: &StripTask<'_>,
@@ -116,10 +117,10 @@ pub(super) fn unpacked_blocks<M: StripMicrokernel>(
     }
 }
 
-/// Bytes of activations, two per input, that all strips of a task are multiplied with before the next ones: they stay in
-/// L2 beside the weights.
+/// Bytes of a part of the activations, two per input. All strips of a task are multiplied with one part before the next
+/// part, so that it stays in L2 beside the weights.
 const PART_BYTES: usize = 512 * 1024;
-/// Rows of a part are a multiple of this: as many are stored interleaved.
+/// Rows of a part are a multiple of this, the number of rows that are stored interleaved.
 const PART_ROWS: usize = 16;
 
 /// The vector kernel for the strips of a task and all rows of activations.

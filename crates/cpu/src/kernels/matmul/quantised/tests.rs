@@ -267,7 +267,7 @@ fn fused_products_are_bit_identical_to_separate_calls() {
                         }),
                     );
                 }
-                // An activation, and a residual behind it.
+                // An activation, and a residual after it.
                 let relu = Function::Unary(Activation::Relu.into());
                 let activated = elementwise(isa, &threads, relu, &gate, &gate);
                 let expect = elementwise(isa, &threads, add, &activated, &other);
