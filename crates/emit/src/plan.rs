@@ -1,4 +1,4 @@
-//! What a program is made from, and where its state lies.
+//! `ProgramPlan`: the graph and the plans that a program is emitted from. `StateLayout`: offsets in its state.
 
 use base::DType;
 use graph::Graph;
@@ -9,7 +9,7 @@ use text::Tokenizer;
 /// Bytes between two regions of the state; a debug build checks that nobody writes them.
 pub(crate) const GUARD_BYTES: usize = 64;
 
-/// What a program is made from.
+/// The model and the plans that [`Program::new`](crate::Program::new) emits.
 pub struct ProgramPlan<'a> {
     /// The model's name, for comments.
     pub name: &'a str,

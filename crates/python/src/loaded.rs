@@ -1,4 +1,4 @@
-//! What the sessions and branches of a model share, and the prompts that they take.
+//! `Loaded`: a model with its backend and options; `Prompt`: text or token ids.
 
 use crate::error::Result;
 use kvark::RunnerOptions;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the sessions of a model share.
+/// A model with its backend and options. All its sessions and branches share one.
 pub(crate) struct Loaded {
     pub(crate) model: Arc<kvark::Model>,
     pub(crate) backend: Box<dyn Backend>,

@@ -113,7 +113,7 @@ impl History {
         (needed > capacity.into()).then_some(KvErrorKind::Full { needed, capacity })
     }
 
-    /// What rings say to so many tokens after the prefix.
+    /// The error that rings return for `tokens` tokens after the prefix, if any.
     fn too_long(&self, tokens: usize) -> Option<KvErrorKind> {
         let windows = self
             .config
