@@ -355,7 +355,7 @@ impl Drop for Prefetcher<'_> {
 
 /// Prefetches the cache line at an address into L2.
 #[inline(always)]
-fn prefetch_line(address: usize) {
+pub(crate) fn prefetch_line(address: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of an invalid address does nothing.
     unsafe {

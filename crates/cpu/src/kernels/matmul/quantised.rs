@@ -52,7 +52,7 @@ impl QuantisedLinear {
     fn scratch_parts(&self) -> (usize, usize) {
         #[cfg(target_arch = "x86_64")]
         let expanded = if multiply::expands_strips(self.m) {
-            multiply::tile_scratch_bytes(self)
+            tiles::scratch_bytes(self)
         } else {
             0
         };
@@ -260,7 +260,7 @@ impl FusedProducts<'_> {
     fn max_strips(&self) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
         if self.tiled() && multiply::expands_strips(self.parts[0].0.m) {
-            return Some(multiply::MAX_TILE_STRIPS);
+            return Some(tiles::max_strips(&self.parts[0].0));
         }
         None
     }

@@ -86,8 +86,8 @@ pub(super) unsafe fn multiply_vectors(task: StripTask<'_>, isa: Isa) {
 /// Multiplies on matrix tiles.
 ///
 /// # Safety
-/// As for [`QuantisedLinear::run`], within the task's strips, at most [`MAX_TILE_STRIPS`] if they are expanded; the task's
-/// scratch must have [`tile_scratch_bytes`].
+/// As for [`QuantisedLinear::run`], within the task's strips, at most [`tiles::max_strips`] if they are expanded; the task's
+/// scratch must have [`tiles::scratch_bytes`].
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn multiply_tiles(task: StripTask<'_>, isa: Isa) {
     if task.linear.m < MIN_CHUNK_ROWS {
@@ -95,14 +95,4 @@ pub(super) unsafe fn multiply_tiles(task: StripTask<'_>, isa: Isa) {
     } else {
         isa.run_tiles(tiles::RowScaledTiles(task));
     }
-}
-
-/// The most strips of a task that expands them.
-#[cfg(target_arch = "x86_64")]
-pub(super) const MAX_TILE_STRIPS: usize = 8;
-
-/// Bytes of a thread's scratch for expanded strips.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn tile_scratch_bytes(linear: &QuantisedLinear) -> usize {
-    tiles::scratch_bytes(linear, MAX_TILE_STRIPS)
 }

@@ -4,7 +4,7 @@ use super::activations::RowScaledActivations;
 use super::format::{PackedFormat, STRIP};
 use crate::kernels::matmul::LinearOperands;
 use crate::kernels::matmul::epilogue::OutputTile;
-use crate::prefetch::PrefetchPlan;
+use crate::prefetch::{PrefetchPlan, prefetch_line};
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -40,6 +40,18 @@ impl StripTask<'_> {
         let OutputTile { out, first, stride } = self.output;
         // SAFETY: as the caller guarantees.
         unsafe { out.add(row * stride + strip * STRIP - first) }
+    }
+
+    /// Prefetches the memory that [`write`] reads and writes.
+    #[inline(always)]
+    pub(super) fn prefetch_output(&self, row: usize, strip: usize) {
+        let OutputTile { out, first, stride } = self.output;
+        let column = strip * STRIP;
+        prefetch_line(out.wrapping_add(row * stride + column - first).addr());
+        let residual = self.operands.epilogue.stored_residual();
+        if !residual.is_null() {
+            prefetch_line(residual.wrapping_add(row * self.linear.n + column).addr());
+        }
     }
 }
 

@@ -11,15 +11,13 @@ use super::factors::CENTRES;
 use super::format::{BLOCK, LINE, Quant, STRIP};
 use super::strip::{RowScaledStrip, StripBlocks, StripReader, block_lines};
 use super::task::{QuantisedLinear, StripTask, write};
-use crate::prefetch::Prefetcher;
+use crate::prefetch::{Prefetcher, prefetch_line};
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, ByteLines, Simd, TileKernel};
 
 /// The only tier with AMX tiles.
 type S = Avx512<true>;
 
-/// The prefetch distance of packed weights, in bytes.
-const PREFETCH_BYTES: usize = 4096;
 /// Bytes of a step of 64 inputs: a tile of high and a tile of low bytes.
 const STEP: usize = 2 * TILE_ROWS * LINE;
 /// Bytes of an expanded chunk of a strip.
@@ -32,11 +30,31 @@ const PRODUCTS: usize = 4 * TILE_ROWS * TILE_ROWS;
 #[repr(align(64))]
 struct PlaneProducts([[i32; PRODUCTS]; 2]);
 
-/// Bytes of a thread's scratch for a task of `strips` strips: an expanded chunk, and the sums of earlier chunks.
-pub(super) fn scratch_bytes(linear: &QuantisedLinear, strips: usize) -> usize {
+/// Strips of a task if all activations stay in L2, and otherwise: the first strip reads every chunk of them from L3.
+const RESIDENT_STRIPS: usize = 8;
+const STREAMED_STRIPS: usize = 32;
+/// The most bytes of activations that stay in L2 from task to task.
+const RESIDENT_BYTES: usize = 1 << 20;
+
+/// The most strips of a task.
+pub(super) fn max_strips(linear: &QuantisedLinear) -> usize {
+    if linear.m * linear.k * size_of::<i16>() <= RESIDENT_BYTES {
+        RESIDENT_STRIPS
+    } else {
+        STREAMED_STRIPS
+    }
+}
+
+/// Bytes of the sums of a strip.
+fn strip_sums_bytes(linear: &QuantisedLinear) -> usize {
+    linear.m.next_multiple_of(TILE_ROWS) * STRIP * size_of::<f32>()
+}
+
+/// Bytes of a thread's scratch for a task: an expanded chunk, and the sums of earlier chunks.
+pub(super) fn scratch_bytes(linear: &QuantisedLinear) -> usize {
     let sums = match linear.k {
         ..=CHUNK => 0,
-        _ => linear.m.next_multiple_of(TILE_ROWS) * strips * STRIP * size_of::<f32>(),
+        _ => max_strips(linear) * strip_sums_bytes(linear),
     };
     EXPANDED + sums
 }
@@ -79,6 +97,12 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
         let sums: *mut f32 = task.expanded.add(EXPANDED).cast();
         for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
             let steps = inputs.len().div_ceil(TILE);
+            let is_last_chunk = chunk + 1 == x.layout.chunks;
+            // The weights of the next chunk are prefetched evenly while the tiles of rows are multiplied.
+            let chunk_bytes = layout.bytes * inputs.len() / linear.k;
+            let lines_per_tile = chunk_bytes
+                .div_ceil(LINE)
+                .div_ceil(linear.m.div_ceil(TILE_ROWS));
             for (i, strip) in task.strips.clone().enumerate() {
                 let from = task.operands.weight.add(strip * layout.bytes);
                 let mut reader = StripReader::new(from, &layout, inputs.start / BLOCK);
@@ -90,6 +114,17 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                     sums: sums.add(i * strip_sums),
                     units: s.load(from.cast()),
                 };
+                // What is expanded next: this chunk of the next strip, the next chunk of the first strip, or the next task.
+                let (next_strip, next_input) = if strip + 1 < task.strips.end {
+                    (strip + 1, inputs.start)
+                } else if !is_last_chunk {
+                    (task.strips.start, inputs.end)
+                } else {
+                    (strip + 1, 0)
+                };
+                let next_chunk = task.operands.weight.addr()
+                    + next_strip * layout.bytes
+                    + layout.header(next_input / BLOCK >> layout.span_shift);
                 let mut pending: Option<usize> = None;
                 for (turn, first) in (0..linear.m).step_by(TILE_ROWS).enumerate() {
                     let [even, odd] = &mut products.0;
@@ -99,6 +134,14 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                     };
                     let x_tiles = x.line(first, inputs.start / BLOCK).cast_const();
                     tiles.zero_accumulators();
+                    for line in turn * lines_per_tile..(turn + 1) * lines_per_tile {
+                        prefetch_line(next_chunk + line * LINE);
+                    }
+                    if is_last_chunk {
+                        for row in first..linear.m.min(first + TILE_ROWS) {
+                            task.prefetch_output(row, strip);
+                        }
+                    }
                     let mut row = 0;
                     for step in 0..steps {
                         let at = step * STEP;
@@ -167,7 +210,7 @@ impl ChunkTask<'_> {
 }
 
 /// Expands the next inputs of a packed strip to two-byte integers: for every 64 inputs, a tile of high and a tile of low
-/// bytes. Prefetches along the prefetcher's plan, or a fixed distance ahead without one.
+/// bytes. Prefetches along the prefetcher's plan, if there is one.
 ///
 /// # Safety
 /// The reader's strip must have `inputs` more inputs, and their integers fit at `to`.
@@ -284,11 +327,6 @@ unsafe fn expand<E: ExpandBlock>(
                 prefetcher.consumed(blocks.header_bytes + blocks.count * E::LINES * LINE);
             }
             for _ in 0..blocks.count {
-                if prefetcher.is_none() {
-                    for line in 0..E::LINES {
-                        s.prefetch(quants.wrapping_add(PREFETCH_BYTES + line * LINE));
-                    }
-                }
                 let to = to.add(block / 2 * STEP + block % 2 * HALF);
                 E::block(s, quants, factors, later, to);
                 quants = quants.add(blocks.quants_stride);
