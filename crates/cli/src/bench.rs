@@ -132,7 +132,8 @@ impl Bench {
                 runner.capacity()?
             );
         }
-        let probe = Cpu::with_isa(Isa::detect()?).probe(self.threads());
+        let weights_bytes = runner.memory()?.weights;
+        let probe = Cpu::with_isa(Isa::detect()?).probe(self.threads(), weights_bytes);
         let modes = match self.engine.compared_modes() {
             Some(modes) => modes.to_vec(),
             None => vec![runner.run_mode()],

@@ -63,9 +63,10 @@ impl Cpu {
         self.isa
     }
 
-    /// Measures the limits of `threads` threads, from which a lower bound of a step's time follows.
-    pub fn probe(&self, threads: usize) -> Probe {
-        Probe::measure(self.isa, threads.max(1))
+    /// Measures the limits of `threads` threads for a model with `weights_bytes` bytes of weights, from which a lower bound of
+    /// a step's time follows. A large model is read from memory, a small one from a cache.
+    pub fn probe(&self, threads: usize, weights_bytes: usize) -> Probe {
+        Probe::measure(self.isa, threads.max(1), weights_bytes)
     }
 
     /// The number of threads if the compile options do not set one.

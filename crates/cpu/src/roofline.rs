@@ -17,27 +17,29 @@ use std::time::Instant;
 /// Measured limits of some threads together; a lower bound of a step's time follows from them.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// Bytes per second read from memory larger than the caches of a core.
+    /// Bytes per second read from as much memory as the caller's weights take.
     pub read_bytes: f64,
-    /// int8 multiply-accumulates per second, on matrix tiles where the tier has them.
-    pub byte_macs: f64,
+    /// Multiply-accumulates of quantised weights per second. Each takes four products of bytes on matrix tiles, where the
+    /// tier has them, and two on vectors.
+    pub integer_macs: f64,
     /// f32 multiply-accumulates per second.
     pub float_macs: f64,
 }
 
-/// Bytes that are read: about the size of a small model.
-const READ: usize = 96 << 20;
+/// The fewest and the most bytes that are read. The most is more than the caches of a machine usually hold.
+const READ: [usize; 2] = [32 << 20, 768 << 20];
 /// How often each rate is measured; the best round counts.
 const ROUNDS: usize = 7;
 /// Iterations of a multiplication loop.
 const LOOPS: usize = 200_000;
 
 impl Probe {
-    pub(crate) fn measure(isa: Isa, count: usize) -> Probe {
+    pub(crate) fn measure(isa: Isa, count: usize, weights_bytes: usize) -> Probe {
         let threads = ThreadPool::new(count);
-        let memory = Bytes::filled(READ, |bytes| bytes.fill(1));
+        let len = weights_bytes.clamp(READ[0], READ[1]);
+        let memory = Bytes::filled(len, |bytes| bytes.fill(1));
         let at = SendPtr(memory.as_ptr().cast_mut());
-        let chunk = READ / count / READ_STEP * READ_STEP;
+        let chunk = len / count / READ_STEP * READ_STEP;
         let whole = |i| Span::new(memory.as_ptr() as usize + i * chunk, chunk);
         let chunks = (0..count).map(|i| std::iter::once(whole(i)).collect());
         let chunks: Vec<SpanList> = chunks.collect();
@@ -69,7 +71,7 @@ impl Probe {
         let all = count as f64;
         Probe {
             read_bytes: all * chunk as f64 / read,
-            byte_macs: all * byte_loop(isa) / bytes,
+            integer_macs: all * weights_multiplied(isa) / bytes,
             float_macs: all * (LOOPS * CHAINS * LANES) as f64 / floats,
         }
     }
@@ -175,12 +177,12 @@ fn multiply_bytes(isa: Isa) {
     std::hint::black_box(isa.run_integers(ByteKernel));
 }
 
-/// Multiply-accumulates of one thread's byte loop. A dot product multiplies both bytes of four activations with sixteen
-/// rows.
-fn byte_loop(isa: Isa) -> f64 {
+/// Weights that one thread's byte loop multiplies: on tiles with four products of bytes each; on vectors, a dot product
+/// multiplies both bytes of four activations with sixteen rows.
+fn weights_multiplied(isa: Isa) -> f64 {
     if isa.has_tiles() {
-        (LOOPS / 8 * 4 * 16 * 16 * 64) as f64
+        (LOOPS / 8 * 16 * 16 * 64) as f64
     } else {
-        (LOOPS * SUMS * 2 * 64) as f64
+        (LOOPS * SUMS * 64) as f64
     }
 }

@@ -38,7 +38,7 @@ pub(super) const COLORS: [Color; 12] = [
 /// Infinite rates, so that every floor is zero: only times are drawn.
 const NO_FLOOR: Probe = Probe {
     read_bytes: f64::INFINITY,
-    byte_macs: f64::INFINITY,
+    integer_macs: f64::INFINITY,
     float_macs: f64::INFINITY,
 };
 

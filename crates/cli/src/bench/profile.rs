@@ -58,7 +58,7 @@ impl StepProfile {
         let rate = if node.is_f32 {
             probe.float_macs
         } else {
-            probe.byte_macs
+            probe.integer_macs
         };
         Share {
             seconds: node.time.as_secs_f64() / self.steps,
@@ -184,7 +184,7 @@ impl StepProfile {
 pub(super) fn machine(probe: &Probe) -> Value {
     json!({
         "read_bytes_per_second": probe.read_bytes,
-        "byte_macs_per_second": probe.byte_macs,
+        "integer_macs_per_second": probe.integer_macs,
         "float_macs_per_second": probe.float_macs,
     })
 }
@@ -192,9 +192,9 @@ pub(super) fn machine(probe: &Probe) -> Value {
 /// The measured rates of the machine as a line of text.
 pub(super) fn machine_line(probe: &Probe) -> String {
     format!(
-        "reads {:.1} GB/s, multiplies {:.0} G bytes/s and {:.0} G f32/s",
+        "reads {:.1} GB/s, multiplies {:.0} G weights/s and {:.0} G f32/s",
         probe.read_bytes / 1e9,
-        probe.byte_macs / 1e9,
+        probe.integer_macs / 1e9,
         probe.float_macs / 1e9
     )
 }

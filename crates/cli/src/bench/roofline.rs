@@ -106,20 +106,20 @@ fn draw(model: &str, tests: &[(&str, &StepProfile)], probe: &Probe) -> Scene {
     let title = format!("Roofline of a step: {model}");
     scene.text([MARGIN, 36.0], 20.0, BLACK, Anchor::Start, title);
     let note = format!(
-        "Measured limits: reads {:.1} GB/s, multiplies {:.0} G bytes/s and {:.0} G f32/s. A larger mark takes more of its step.",
+        "Measured limits: reads {:.1} GB/s, multiplies {:.0} G weights/s and {:.0} G f32/s. A larger mark takes more of its step.",
         probe.read_bytes / 1e9,
-        probe.byte_macs / 1e9,
+        probe.integer_macs / 1e9,
         probe.float_macs / 1e9
     );
     scene.text([MARGIN, 58.0], LABEL, GREY, Anchor::Start, note);
-    let ridge = probe.byte_macs / probe.read_bytes;
+    let ridge = probe.integer_macs / probe.read_bytes;
     let axes = Axes {
         x: decades(points.iter().map(|p| p.intensity).chain([ridge])),
         y: decades(
             points
                 .iter()
                 .map(|p| p.rate)
-                .chain([probe.byte_macs, probe.float_macs]),
+                .chain([probe.integer_macs, probe.float_macs]),
         ),
     };
     grid(&mut scene, &axes);
@@ -191,7 +191,7 @@ fn grid(scene: &mut Scene, axes: &Axes) {
 fn roof(scene: &mut Scene, axes: &Axes, probe: &Probe) {
     let (start, end) = (f64::from(axes.x.start), f64::from(axes.x.end));
     const DOTS: usize = 400;
-    for limit in [probe.byte_macs, probe.float_macs] {
+    for limit in [probe.integer_macs, probe.float_macs] {
         for dot in 0..=DOTS {
             let intensity = 10f64.powf(start + (end - start) * dot as f64 / DOTS as f64);
             let rate = (probe.read_bytes * intensity).min(limit);

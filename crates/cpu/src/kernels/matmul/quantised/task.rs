@@ -42,15 +42,13 @@ impl StripTask<'_> {
         unsafe { out.add(row * stride + strip * STRIP - first) }
     }
 
-    /// Prefetches the memory that [`write`] reads and writes.
+    /// Prefetches the residual that [`write`] adds.
     #[inline(always)]
-    pub(super) fn prefetch_output(&self, row: usize, strip: usize) {
-        let OutputTile { out, first, stride } = self.output;
-        let column = strip * STRIP;
-        prefetch_line(out.wrapping_add(row * stride + column - first).addr());
+    pub(super) fn prefetch_residual(&self, row: usize, strip: usize) {
         let residual = self.operands.epilogue.stored_residual();
         if !residual.is_null() {
-            prefetch_line(residual.wrapping_add(row * self.linear.n + column).addr());
+            let at = row * self.linear.n + strip * STRIP;
+            prefetch_line(residual.wrapping_add(at).addr());
         }
     }
 }

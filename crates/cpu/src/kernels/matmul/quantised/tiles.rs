@@ -139,7 +139,7 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                     }
                     if is_last_chunk {
                         for row in first..linear.m.min(first + TILE_ROWS) {
-                            task.prefetch_output(row, strip);
+                            task.prefetch_residual(row, strip);
                         }
                     }
                     let mut row = 0;
