@@ -93,12 +93,12 @@ impl Kernel for ReadKernel<'_> {
     fn run<S: Simd>(mut self, s: S) -> f32 {
         let mut sums = [s.zero(); 4];
         for at in (0..self.len).step_by(READ_STEP) {
-            self.prefetcher.consumed(READ_STEP);
-            for i in 0..4 {
-                // SAFETY: the constructor guarantees a length that is a multiple of `READ_STEP`.
-                unsafe {
-                    let p = self.from.add(at + 64 * i);
-                    sums[i] = s.add(sums[i], s.load(p.cast()));
+            // SAFETY: the constructor guarantees a length that is a multiple of `READ_STEP`.
+            unsafe {
+                let from = self.from.add(at);
+                self.prefetcher.reads(from, READ_STEP);
+                for i in 0..4 {
+                    sums[i] = s.add(sums[i], s.load(from.add(64 * i).cast()));
                 }
             }
         }

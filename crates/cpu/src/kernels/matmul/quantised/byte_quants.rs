@@ -127,7 +127,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                     }
                     for _ in 0..blocks.count {
                         if prefetches {
-                            prefetcher.consumed(const { stored_lines(TABLE) } * LINE);
+                            prefetcher.reads(quants, const { stored_lines(TABLE) } * LINE);
                         }
                         let pairs = s.load_bytes(factors);
                         let lines = if UNPACKED {

@@ -123,7 +123,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                     }
                     for _ in 0..blocks.count {
                         if prefetches {
-                            prefetcher.consumed((4 + UPPER) * LINE);
+                            prefetcher.reads(quants, (4 + UPPER) * LINE);
                         }
                         let lines = if UNPACKED {
                             unpacked_lines(s, quants)

@@ -84,10 +84,13 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
             };
             block += blocks.count;
             if let Some(prefetcher) = &mut prefetcher {
-                prefetcher.consumed(blocks.header_bytes + blocks.count * layout.block_bytes);
+                prefetcher.consumed(blocks.header_bytes);
             }
             let (mut quants, mut factors) = (blocks.quants, blocks.factors);
             for _ in 0..blocks.count {
+                if let Some(prefetcher) = &mut prefetcher {
+                    prefetcher.reads(quants, layout.block_bytes);
+                }
                 M::unpack_block(s, quants, factors, layout.block_groups, to);
                 to = to.add(M::UNPACKED_LINES * LINE);
                 quants = quants.add(blocks.quants_stride);

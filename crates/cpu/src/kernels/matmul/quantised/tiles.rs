@@ -324,9 +324,12 @@ unsafe fn expand<E: ExpandBlock>(
             let blocks = E::next(s, reader, all - block);
             let (mut quants, mut factors) = (blocks.quants, blocks.factors);
             if let Some(prefetcher) = &mut prefetcher {
-                prefetcher.consumed(blocks.header_bytes + blocks.count * E::LINES * LINE);
+                prefetcher.consumed(blocks.header_bytes);
             }
             for _ in 0..blocks.count {
+                if let Some(prefetcher) = &mut prefetcher {
+                    prefetcher.reads(quants, E::LINES * LINE);
+                }
                 let to = to.add(block / 2 * STEP + block % 2 * HALF);
                 E::block(s, quants, factors, later, to);
                 quants = quants.add(blocks.quants_stride);
