@@ -22,11 +22,11 @@ __device__ __forceinline__ void store_block(const LinearArgs& a, const float* su
     int output = place.tile * 16 + quad % 4 * 4;
     bool plain = !segment.bias && !a.gated && a.activation == ACT_NONE;
     bool vector = segment.n % 4 == 0 && output < segment.n && (plain || (a.gated && !segment.bias && !a.segments[1].bias));
-    constexpr int AHEAD = 4;
-    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += AHEAD) {
-        float4 y[AHEAD], up[AHEAD], residual[AHEAD];
+    constexpr int STORED_ROWS = 4;
+    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += STORED_ROWS) {
+        float4 y[STORED_ROWS], up[STORED_ROWS], residual[STORED_ROWS];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
+        for (int i = 0; i < STORED_ROWS; i++) {
             int row = warp + (i0 + i) * WARPS;
             const float* sum = sums + row * STRIDE + quad * 4;
             y[i] = *(const float4*)sum;
@@ -37,11 +37,11 @@ __device__ __forceinline__ void store_block(const LinearArgs& a, const float* su
             }
         }
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
+        for (int i = 0; i < STORED_ROWS; i++) {
             int row = row0 + warp + (i0 + i) * WARPS;
             if (row >= a.rows) continue;
             if (!vector) {
-                finish_quad(a, place.segment, output, row, y[i], up[i]);
+                store_quad(a, place.segment, output, row, y[i], up[i]);
                 continue;
             }
             if (a.gated) {
