@@ -251,6 +251,7 @@ impl Executable for CudaExecutable {
             &machine.counters,
             &machine.flagged,
             &machine.best,
+            &machine.arrived,
         ];
         buffers.map(Buffer::len).iter().sum()
     }

@@ -403,11 +403,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_decode
     __shared__ __align__(16) float tables[2][MAX_ROTATED];
     PersistentOp* ops = (PersistentOp*)memory;
     u8* shared = memory + (sizeof(PersistentOp) * p.count + 127) / 128 * 128;
-    begin();
-    u32 flag = *(volatile u32*)p.state + 1;
+    let_next_start();
+    // The list of ops does not change: it is copied while the kernels before this one end.
     for (int i = threadIdx.x; i < p.count * (int)(sizeof(PersistentOp) / 16); i += BLOCK_THREADS) {
         ((uint4*)ops)[i] = ((const uint4*)p.ops)[i];
     }
+    wait_for_previous();
+    u32 flag = *(volatile u32*)p.state + 1;
     __syncthreads();
     // Whether this block has items of attention.
     bool attends = false;
