@@ -248,11 +248,11 @@ __device__ __forceinline__ void store_element(const LinearArgs& a, int segment, 
     s.out[at] = y;
 }
 
-__device__ __noinline__ void store_quad(const LinearArgs& a, int segment, int output, int row, float4 y, float4 up) {
-    store_element(a, segment, output, row, y.x, up.x);
-    store_element(a, segment, output + 1, row, y.y, up.y);
-    store_element(a, segment, output + 2, row, y.z, up.z);
-    store_element(a, segment, output + 3, row, y.w, up.w);
+__device__ __noinline__ void store_quad(const LinearArgs& a, int segment, int output, int row, float4 y) {
+    store_element(a, segment, output, row, y.x, 0.0f);
+    store_element(a, segment, output + 1, row, y.y, 0.0f);
+    store_element(a, segment, output + 2, row, y.z, 0.0f);
+    store_element(a, segment, output + 3, row, y.w, 0.0f);
 }
 
 // Where the codes and scales of a tile are.
