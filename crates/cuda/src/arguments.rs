@@ -188,6 +188,7 @@ pub(crate) struct BestArgs {
     pub(crate) logits: u64,
     pub(crate) parts: u64,
     pub(crate) out: u64,
+    pub(crate) arrived: u64,
     pub(crate) width: u32,
     pub(crate) k: u32,
     pub(crate) part_count: u32,

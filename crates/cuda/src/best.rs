@@ -42,41 +42,44 @@ impl Machine {
         width: usize,
         k: usize,
     ) -> Result<&[u64], BackendError> {
+        if rows == 0 {
+            self.stream.wait()?;
+            return Ok(&[]);
+        }
         let parts = width.div_ceil(RANKED_KEYS);
         let key_bytes = size_of::<u64>();
-        let out = rows * parts * k * key_bytes;
         let result = rows * k * key_bytes;
-        if out + result > self.best.len() {
+        if rows * parts * k * key_bytes > self.best.len() {
             self.stream.wait()?;
-            self.best = Buffer::new(&self.device, (out + result).next_power_of_two())?;
+            let bytes = rows * parts * k * key_bytes;
+            self.best = Buffer::new(&self.device, bytes.next_power_of_two())?;
         }
+        if rows * size_of::<u32>() > self.arrived.len() {
+            self.stream.wait()?;
+            let bytes = rows * size_of::<u32>();
+            self.arrived = Buffer::new(&self.device, bytes.next_power_of_two())?;
+        }
+        self.grow_results(result)?;
         let arguments = BestArgs {
             logits,
             parts: self.best.address(),
-            out: self.best.address() + out as u64,
+            // The kernel writes the keys to the host's memory: a copy would start after its end.
+            out: self.results.bytes().as_ptr() as u64,
+            arrived: self.arrived.address(),
             width: width as u32,
             k: k as u32,
             part_count: parts as u32,
             unused: 0,
         };
         let shared = (RANKED_KEYS * key_bytes) as u32;
-        let kernels = [
-            ("best_of_parts", [parts as u32, rows as u32]),
-            ("best_of_rows", [rows as u32, 1]),
-        ];
-        for (kernel, grid) in kernels {
-            let function = self.device.function(Unit::General, kernel)?;
-            let launch = Launch::new(function, grid, THREADS, shared, &arguments);
-            // SAFETY: the logits have these rows, the buffer has room for the keys of all parts and rows, and both live until
-            // the copy of the result is waited for.
-            unsafe { launch.start(&self.stream)? };
-        }
-        let keys = self.result((arguments.out, result))?;
-        Ok(match keys.is_empty() {
-            // No bytes may lie at any address.
-            true => &[],
-            false => bytemuck::cast_slice(keys),
-        })
+        let function = self.device.function(Unit::General, "best_tokens")?;
+        let grid = [parts as u32, rows as u32];
+        let launch = Launch::new(function, grid, THREADS, shared, &arguments);
+        // SAFETY: the logits have these rows, the buffers have room for the keys of all parts and rows and for a counter of each
+        // row, and all of them live until the kernel is waited for.
+        unsafe { launch.start(&self.stream)? };
+        self.stream.wait()?;
+        Ok(bytemuck::cast_slice(&self.results.bytes()[..result]))
     }
 }
 

@@ -21,6 +21,7 @@ const BEST: &str = include_str!("kernels/best.cu");
 const COPY_ROWS: &str = include_str!("kernels/copy_rows.cu");
 const UNCACHED: &str = include_str!("kernels/uncached.cu");
 const LINEAR: &str = include_str!("kernels/linear.cuh");
+const BULK_COPY: &str = include_str!("kernels/bulk_copy.cuh");
 const LINEAR_FEW: &str = include_str!("kernels/linear_few.cu");
 const LINEAR_MANY: &str = include_str!("kernels/linear_many.cu");
 const FLAGGED: &str = include_str!("kernels/flagged.cuh");
@@ -85,6 +86,7 @@ impl Unit {
                 &[
                     ("linear.cuh", LINEAR),
                     ("linear_few.cu", LINEAR_FEW),
+                    ("bulk_copy.cuh", BULK_COPY),
                     ("linear_many.cu", LINEAR_MANY),
                 ],
             ),

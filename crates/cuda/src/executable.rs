@@ -251,6 +251,7 @@ impl Executable for CudaExecutable {
             &machine.counters,
             &machine.flagged,
             &machine.best,
+            &machine.arrived,
         ];
         buffers.map(Buffer::len).iter().sum()
     }
@@ -301,7 +302,7 @@ impl StepWork<'_> {
         self.machine.keep_step(before)?;
         self.machine.start(tape, Start::Launches)?;
         let outputs = tape.outputs.clone();
-        self.finish(&outputs)
+        self.copy_outputs(&outputs)
     }
 
     fn record(&mut self, mode: RunMode) -> Result<Recording, BackendError> {
@@ -317,12 +318,12 @@ impl StepWork<'_> {
         }
         self.machine
             .start(&recording.tape, Start::Pieces(&recording.pieces))?;
-        self.finish(&recording.tape.outputs)
+        self.copy_outputs(&recording.tape.outputs)
     }
 
     /// Copies the outputs that are wanted: of the first, rows of logits or their best tokens; of the others, a row for each
     /// token.
-    fn finish(&mut self, outputs: &[(u64, usize)]) -> Result<(), BackendError> {
+    fn copy_outputs(&mut self, outputs: &[(u64, usize)]) -> Result<(), BackendError> {
         let (address, bytes) = outputs[0];
         let width = bytes / 4 / self.sizes[2].max(1);
         match ranked_tokens(self.outputs.wanted(), width) {

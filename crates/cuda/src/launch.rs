@@ -38,7 +38,7 @@ impl Launch {
         }
     }
 
-    /// The same call, which starts when all its blocks can be resident, after the kernel before it.
+    /// The same call, which starts when all its blocks can be resident.
     pub(crate) fn cooperative(self) -> Launch {
         Launch {
             cooperative: true,
@@ -82,9 +82,13 @@ impl Launch {
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue { cooperative: 1 },
         };
-        let mut attribute = match self.cooperative {
-            true => cooperative,
-            false => overlap,
+        let mut attributes = [overlap, cooperative];
+        // Those that apply: the first, the second or both.
+        let attributes = match (self.function.overlaps, self.cooperative) {
+            (true, true) => &mut attributes[..],
+            (true, false) => &mut attributes[..1],
+            (false, true) => &mut attributes[1..],
+            (false, false) => &mut attributes[..0],
         };
         let config = sys::CUlaunchConfig {
             gridDimX: x,
@@ -95,8 +99,8 @@ impl Launch {
             blockDimZ: 1,
             sharedMemBytes: self.shared,
             hStream: stream.0,
-            attrs: &mut attribute,
-            numAttrs: (self.cooperative || self.function.overlaps).into(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         // SAFETY: the caller guarantees the arguments, and the driver copies them during the call.
         check("cuLaunchKernelEx", unsafe {

@@ -35,8 +35,9 @@ pub(crate) struct Machine {
     pub(crate) counters: Buffer,
     /// The flagged words of the persistent kernel.
     pub(crate) flagged: Buffer,
-    /// The best tokens of rows of logits.
+    /// The best tokens of parts of rows of logits, and the counters of the parts that were ranked.
     pub(crate) best: Buffer,
+    pub(crate) arrived: Buffer,
     /// Results on the host.
     pub(crate) results: Pinned,
     pub(crate) words: Vec<u32>,
@@ -96,6 +97,7 @@ impl Machine {
             counters: Buffer::new(device, counters * 4)?,
             flagged: Buffer::new(device, flagged)?,
             best: Buffer::new(device, 0)?,
+            arrived: Buffer::new(device, 0)?,
             results: Pinned::new(device, 0)?,
             words: Vec::new(),
             fuse,
@@ -282,12 +284,18 @@ impl Machine {
         Ok(())
     }
 
-    /// Copies an output to the host and waits for the step.
-    pub(crate) fn result(&mut self, (address, bytes): (u64, usize)) -> Result<&[u8], BackendError> {
+    /// Makes room for results on the host.
+    pub(crate) fn grow_results(&mut self, bytes: usize) -> Result<(), CudaError> {
         if bytes > self.results.bytes().len() {
             self.stream.wait()?;
             self.results = Pinned::new(&self.device, bytes.next_power_of_two())?;
         }
+        Ok(())
+    }
+
+    /// Copies an output to the host and waits for the step.
+    pub(crate) fn result(&mut self, (address, bytes): (u64, usize)) -> Result<&[u8], BackendError> {
+        self.grow_results(bytes)?;
         if bytes > 0 {
             // SAFETY: the output has this size, and so has the host's memory, which is read after the wait.
             check("cuMemcpyDtoHAsync", unsafe {

@@ -12,7 +12,7 @@ use crate::launch::Launch;
 use crate::weights::PackedShape;
 use backend::BackendError;
 use graph::ops::Op;
-use graph::{Graph, TensorId};
+use graph::{Graph, Node, TensorId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -91,6 +91,8 @@ struct Run {
     shared: [usize; 2],
     /// The index of the first node after the run.
     end: usize,
+    /// A result of one row and the tensor that gathers it: the kernel stores the result there.
+    gathered: Option<(TensorId, TensorId)>,
 }
 
 impl CallMaker<'_> {
@@ -134,6 +136,7 @@ impl CallMaker<'_> {
             weight_bytes: 0,
             shared: [0, 0],
             end: groups[0].nodes.start,
+            gathered: None,
         };
         let mut len = 0;
         for group in groups {
@@ -142,6 +145,7 @@ impl CallMaker<'_> {
                 (Op::Reshape(_), true) => true,
                 (Op::UpdateAndAttend(_), _) => self.take_attention(&mut run, group),
                 (_, false) => self.take_products(&mut run, group)?,
+                (Op::GatherRows(_), true) => self.take_gather(&mut run, node),
                 _ => false,
             };
             if !taken {
@@ -149,6 +153,9 @@ impl CallMaker<'_> {
             }
             run.end = group.nodes.end;
             len += 1;
+            if run.gathered.is_some() {
+                break;
+            }
         }
         Ok((run, len))
     }
@@ -221,6 +228,22 @@ impl CallMaker<'_> {
         true
     }
 
+    /// Ends a run with the gathering of its result's only row.
+    fn take_gather(&self, run: &mut Run, node: &Node) -> bool {
+        let (from, to) = (node.inputs[0], node.output);
+        let nodes = self.graph.nodes();
+        let reads = nodes.iter().flat_map(|node| &node.inputs);
+        let uses = reads.chain(self.graph.outputs()).filter(|id| **id == from);
+        let last = run.ops.last().filter(|op| match op.arguments {
+            OpArguments::Products(_) => op.outputs.iter().any(|(id, _)| *id == from),
+            OpArguments::Attention(_) => false,
+        });
+        let fits =
+            last.is_some() && uses.count() == 1 && self.rows(from).0 == 1 && self.rows(to).0 == 1;
+        run.gathered = fits.then_some((from, to));
+        fits
+    }
+
     /// The tensor that another one is a reshape of.
     fn reshaped(&self, mut id: TensorId) -> TensorId {
         let nodes = self.graph.nodes();
@@ -251,12 +274,14 @@ impl CallMaker<'_> {
         let read = behind
             .flat_map(|node| &node.inputs)
             .chain(self.graph.outputs());
-        let read: HashSet<TensorId> = read.map(|id| self.reshaped(*id)).collect();
+        let mut read: HashSet<TensorId> = read.map(|id| self.reshaped(*id)).collect();
+        let gathered = run.gathered.map(|(from, to)| (from, self.address(to)));
+        read.extend(gathered.map(|(from, _)| from));
         let blocks = device.facts.multiprocessors;
         let ops: Vec<PersistentOp> = run
             .ops
             .iter()
-            .map(|op| encoded(op, &read, blocks))
+            .map(|op| encoded(op, &read, gathered, blocks))
             .collect();
         let list = Buffer::new(device, size_of_val(&ops[..]))?;
         // SAFETY: the buffer has the list's size.
@@ -329,14 +354,22 @@ fn linear_shared(shape: &PackedShape) -> usize {
     ((2 * 8 + 2 * WARPS * 16) * 4 + row).next_multiple_of(128)
 }
 
-/// An op as a kernel of this many blocks reads it. Tensors in `read` are also stored in plain memory.
-fn encoded(op: &RunOp, read: &HashSet<TensorId>, blocks: u32) -> PersistentOp {
+/// An op as a kernel of this many blocks reads it. Tensors in `read` are also stored in plain memory, the gathered one at its address.
+fn encoded(
+    op: &RunOp,
+    read: &HashSet<TensorId>,
+    gathered: Option<(TensorId, u64)>,
+    blocks: u32,
+) -> PersistentOp {
     let mut encoded = match &op.arguments {
         OpArguments::Products(a) => {
             let mut a = *a;
             for (segment, (id, _)) in a.segments.iter_mut().zip(&op.outputs) {
                 if !read.contains(id) {
                     segment.out = 0;
+                }
+                if let Some((_, address)) = gathered.filter(|(from, _)| from == id) {
+                    segment.out = address;
                 }
             }
             let each = (a.ranges * (1 + a.gated)) as usize;

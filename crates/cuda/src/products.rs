@@ -25,6 +25,12 @@ const MANY_ROWS: usize = 128;
 const MANY_TILES: u32 = 8;
 /// Warps of products of few rows that a multiprocessor runs at once.
 const RESIDENT_WARPS: u32 = 16;
+/// The threads of a block of the kernel for many rows, and with Hopper's `wgmma`, when some of them only copy.
+const MANY_THREADS: u32 = 256;
+const MANY_THREADS_COPYING: u32 = 384;
+/// Blocks of a cluster with `wgmma`, and stages of the ring of rows, as in `kernels/linear_many.cu`.
+const CLUSTER: u32 = 2;
+const X_RING: usize = 5;
 /// Sums of squares that a row's norm is made of, as `SUB_SUMS` in the kernels.
 const SUB_SUMS: usize = 8;
 
@@ -60,11 +66,19 @@ impl Variant {
             return Variant::Few(few);
         }
         let parts = shape.format.x_parts();
-        let stage = MANY_ROWS * 128 * parts + MANY_TILES as usize * (codes + scales);
+        let x_pair = MANY_ROWS * 128 * parts;
+        let w_pair = MANY_TILES as usize * (codes + scales);
         // Stages, and pairs of blocks of a stage.
         let many = match reads_swizzled(shape, facts) {
-            true => [8, 4][parts - 1] * stage + 1024,
-            false => [6, 3, 2][parts - 1] * stage,
+            true => {
+                let w_ring = match shape.format {
+                    DeviceFormat::W4 => 5,
+                    DeviceFormat::W8Groups => 2,
+                    _ => 3,
+                };
+                [2, 1][parts - 1] * (X_RING * x_pair + w_ring * w_pair) + 1024
+            }
+            false => [6, 3, 2][parts - 1] * (x_pair + w_pair),
         };
         match rows > MAX_SEVERAL_ROWS && many <= shared_memory {
             true => Variant::Many(many),
@@ -188,8 +202,12 @@ impl CallMaker<'_> {
             Variant::Many(shared) => {
                 let function = self.device.function(unit, "linear_many")?;
                 let down = tiles.div_ceil(MANY_TILES / gates as u32);
+                let (down, threads) = match a.swizzled {
+                    1 => (down.next_multiple_of(CLUSTER), MANY_THREADS_COPYING),
+                    _ => (down, MANY_THREADS),
+                };
                 let grid = [rows.div_ceil(MANY_ROWS) as u32, down];
-                Launch::new(function, grid, 256, shared as u32, &a)
+                Launch::new(function, grid, threads, shared as u32, &a)
             }
             _ => {
                 let function = self.device.function(unit, "linear_several")?;

@@ -1,16 +1,17 @@
 //! A mixed load: nothing is recorded after start-up, and steps are replays. Needs a GPU, as `device.rs` does.
 
+#[path = "gpu/binding.rs"]
+mod binding;
 mod gpu;
 
 use backend::conformance::TestRng;
 use backend::{
-    Backend, BatchDescriptor, CompileOptions, RunMode, Runnable, StepOptions, StepOutputs,
-    ValidModes, Wanted,
+    Backend, BatchDescriptor, RunMode, Runnable, StepOptions, StepOutputs, ValidModes, Wanted,
 };
 use base::DType;
 use graph::ops::{GatherRows, Linear, Reshape, UpdateAndAttend};
 use graph::{Dim, Graph, GraphBuilder};
-use kv::{CacheConfig, CacheRegistry, LayerConfig, Step, make_seq_session};
+use kv::{CacheConfig, LayerConfig, Step, make_seq_session};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -64,12 +65,7 @@ fn runnable(cuda: &cuda::Cuda, mode: RunMode) -> Runnable {
     };
     let config = CacheConfig::uniform(64 * 400, 1, layer);
     let (_session, bound) = make_seq_session(cuda.id(), &config).unwrap();
-    let key = bound.cache_key.unwrap();
-    let entry = CacheRegistry::global().get(&key).unwrap();
-    let graph = decoder();
-    let options = CompileOptions::default();
-    let executable = cuda.compile(graph.clone(), &options).unwrap();
-    let mut runnable = Runnable::bind(graph, executable, Some(entry)).unwrap();
+    let mut runnable = binding::runnable(cuda, &decoder(), bound.cache_key);
     let prepared = StepOptions {
         mode,
         max_sequences: SEQUENCES as usize,

@@ -1,19 +1,19 @@
 //! The best tokens of rows, and the ops of hidden states and draft heads. Needs a GPU, as `device.rs` does.
 
+#[path = "gpu/binding.rs"]
+mod binding;
 mod gpu;
 
 use backend::conformance::TestRng;
 use backend::reference::Reference;
-use backend::{
-    Backend, CompileOptions, RunMode, Runnable, ScoredToken, StepOptions, StepOutputs, Wanted,
-};
+use backend::{Backend, CompileOptions, RunMode, ScoredToken, StepOptions, StepOutputs, Wanted};
 use base::{Bytes, DType};
 use graph::ops::{
     Attention, Binary, BinaryFunction, Compare, CompareFunction, Concat, GatherRows, Linear,
     Permute, Reshape, Slice, UpdateAndAttend,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId, Value};
-use kv::{CacheConfig, CacheRegistry, LayerConfig, Step, make_seq_session};
+use kv::{CacheConfig, LayerConfig, Step, make_seq_session};
 use std::sync::Arc;
 
 const WIDTH: usize = 64;
@@ -72,13 +72,7 @@ fn outputs(
     };
     let config = CacheConfig::uniform(512, 1, layer);
     let (_session, bound) = make_seq_session(cuda.id(), &config).unwrap();
-    let entry = CacheRegistry::global()
-        .get(&bound.cache_key.unwrap())
-        .unwrap();
-    let executable = cuda
-        .compile(graph.clone(), &CompileOptions::default())
-        .unwrap();
-    let mut runnable = Runnable::bind(graph.clone(), executable, Some(entry)).unwrap();
+    let mut runnable = binding::runnable(cuda, graph, bound.cache_key);
     let prepared = StepOptions {
         mode: RunMode::Full,
         max_sequences: sequences as usize,

@@ -1,5 +1,7 @@
 //! A row has the same bits alone, in a batch and in any chunk of a prefill. Needs a GPU, as `device.rs` does.
 
+#[path = "gpu/binding.rs"]
+mod binding;
 mod gpu;
 
 use backend::conformance::TestRng;
@@ -11,11 +13,13 @@ use graph::ops::{
     RopeTable, UpdateAndAttend,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId, Value};
-use kv::{CacheConfig, CacheRegistry, KvStorage, LayerConfig, make_decode_session};
+use kv::{CacheConfig, KvStorage, LayerConfig, make_decode_session};
 use std::sync::Arc;
 
 const WIDTH: usize = 512;
 const INNER: usize = 768;
+const HEADS: usize = 6;
+const DIM: usize = 64;
 
 /// A feed-forward block with its norm and its residual, as products of few and of many rows fuse it.
 fn block(dtype: DType) -> Arc<Graph> {
@@ -78,10 +82,22 @@ fn products_give_a_row_the_same_bits_in_every_batch() {
     }
 }
 
+/// A graph with one layer of attention with two KV heads, bound to a cache of its own.
+fn one_layer(cuda: &Cuda, graph: &Arc<Graph>, storage: KvStorage) -> Runnable {
+    let layer = LayerConfig {
+        kv_heads: 2,
+        key_dim: DIM,
+        value_dim: DIM,
+        window: None,
+    };
+    let mut config = CacheConfig::uniform(2000, 1, layer);
+    (config.key_storage, config.value_storage) = (storage, storage);
+    let (_session, bound) = make_decode_session(cuda.id(), &config).unwrap();
+    binding::runnable(cuda, graph, bound.cache_key)
+}
+
 /// The attention of `steps` steps of these lengths over the same random tokens.
 fn attended(cuda: &Cuda, storage: KvStorage, steps: &[usize]) -> Vec<f32> {
-    const HEADS: usize = 6;
-    const DIM: usize = 64;
     let mut b = GraphBuilder::new("attention");
     let t = b.symbol("T");
     let q = b.input("q", DType::F32, [t, HEADS.into(), DIM.into()]);
@@ -94,22 +110,7 @@ fn attended(cuda: &Cuda, storage: KvStorage, steps: &[usize]) -> Vec<f32> {
     };
     let out = b.node("out", op, &[q, k, v, position]).unwrap();
     let graph = Arc::new(b.finish(&[out]).unwrap());
-    let layer = LayerConfig {
-        kv_heads: 2,
-        key_dim: DIM,
-        value_dim: DIM,
-        window: None,
-    };
-    let mut config = CacheConfig::uniform(2000, 1, layer);
-    (config.key_storage, config.value_storage) = (storage, storage);
-    let (_session, bound) = make_decode_session(cuda.id(), &config).unwrap();
-    let entry = CacheRegistry::global()
-        .get(&bound.cache_key.unwrap())
-        .unwrap();
-    let executable = cuda
-        .compile(graph.clone(), &CompileOptions::default())
-        .unwrap();
-    let mut runnable = Runnable::bind(graph, executable, Some(entry)).unwrap();
+    let mut runnable = one_layer(cuda, &graph, storage);
     let mut noise = TestRng::new(2);
     let tokens: usize = steps.iter().sum();
     let [q, k, v] = [HEADS, 2, 2].map(|heads| noise.units(tokens * heads * DIM));
@@ -152,8 +153,6 @@ fn attention_gives_a_row_the_same_bits_in_every_chunk() {
 
 /// The results of a layer of a decoder over the same random rows, in steps of these lengths. Steps of one token are one kernel.
 fn layer(cuda: &Cuda, dtype: DType, storage: KvStorage, steps: &[usize]) -> Vec<f32> {
-    const HEADS: usize = 6;
-    const DIM: usize = 64;
     const KV: usize = 2 * DIM;
     let width = HEADS * DIM;
     let mut noise = TestRng::new(7);
@@ -210,22 +209,7 @@ fn layer(cuda: &Cuda, dtype: DType, storage: KvStorage, steps: &[usize]) -> Vec<
     let down = product(&mut b, "down", gated, width, INNER);
     let sum = b.node("sum", add, &[mixed, down]).unwrap();
     let graph = Arc::new(b.finish(&[sum]).unwrap());
-    let layer = LayerConfig {
-        kv_heads: 2,
-        key_dim: DIM,
-        value_dim: DIM,
-        window: None,
-    };
-    let mut config = CacheConfig::uniform(1000, 1, layer);
-    (config.key_storage, config.value_storage) = (storage, storage);
-    let (_session, bound) = make_decode_session(cuda.id(), &config).unwrap();
-    let entry = CacheRegistry::global()
-        .get(&bound.cache_key.unwrap())
-        .unwrap();
-    let executable = cuda
-        .compile(graph.clone(), &CompileOptions::default())
-        .unwrap();
-    let mut runnable = Runnable::bind(graph, executable, Some(entry)).unwrap();
+    let mut runnable = one_layer(cuda, &graph, storage);
     let rows = TestRng::new(3).units(steps.iter().sum::<usize>() * width);
     let (mut at, mut out) = (0, vec![]);
     for &len in steps {

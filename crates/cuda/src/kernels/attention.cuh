@@ -260,12 +260,12 @@ __device__ __forceinline__ bool attend_item(const AttendArgs& a, const float* qu
             u32 mask = __ballot_sync(FULL_MASK, exists);
             if (lane == 0) s.seen[warp] = mask;
             // The values of the first positions, which a lone query waits for, are loaded before its scores are computed.
-            constexpr int AHEAD = 4;
-            uint2 values[AHEAD][UP][2];
+            constexpr int VALUE_BLOCKS = 4;
+            uint2 values[VALUE_BLOCKS][UP][2];
             // Loads the values of the positions from 16 b0 on.
             auto load_values = [&](int b0) {
 #pragma unroll
-                for (int i = 0; i < AHEAD * 2; i++) {
+                for (int i = 0; i < VALUE_BLOCKS * 2; i++) {
                     const u8* row = s.rows[b0 * 16 + i * 8 + g];
 #pragma unroll
                     for (int u = 0; u < UP; u++) {
@@ -289,18 +289,18 @@ __device__ __forceinline__ bool attend_item(const AttendArgs& a, const float* qu
                 auto add_scores = [&](auto half) {
                     constexpr bool PLAIN = decltype(half)::value;
                     // Keys of f16 are loaded for several steps at once, and kept for all tiles if these are all steps.
-                    constexpr int AHEAD = PLAIN ? (ONE ? 4 : 8) : 1;
-                    uint2 keys[AHEAD][4], rest[4];
+                    constexpr int KEY_STEPS = PLAIN ? (ONE ? 4 : 8) : 1;
+                    uint2 keys[KEY_STEPS][4], rest[4];
 #pragma unroll 1
                     for (int m = 0; m < (ONE ? 1 : count); m++) {
                         float acc[4][4];
 #pragma unroll
                         for (int i = 0; i < 16; i++) acc[i / 4][i % 4] = 0.0f;
 #pragma unroll 1
-                        for (int s0 = 0; s0 < steps; s0 += AHEAD) {
-                            if (m == 0 || steps > AHEAD) {
+                        for (int s0 = 0; s0 < steps; s0 += KEY_STEPS) {
+                            if (m == 0 || steps > KEY_STEPS) {
 #pragma unroll
-                                for (int i = 0; i < AHEAD * 4; i++) {
+                                for (int i = 0; i < KEY_STEPS * 4; i++) {
                                     int at = (s0 + i / 4) * 16 + 4 * t;
                                     const u8* row = rows[i % 4];
                                     if (PLAIN) {
@@ -314,7 +314,7 @@ __device__ __forceinline__ bool attend_item(const AttendArgs& a, const float* qu
                                 }
                             }
 #pragma unroll
-                            for (int i = 0; i < AHEAD; i++) {
+                            for (int i = 0; i < KEY_STEPS; i++) {
                                 if (s0 + i >= steps) break;
                                 const uint4* from = q + ((s0 + i) * MT + m) * 2 * WARP + lane;
                                 uint4 high = from[0], low = from[WARP];
@@ -443,12 +443,12 @@ __device__ __forceinline__ bool attend_item(const AttendArgs& a, const float* qu
             if (weighs && half_values) {
                 if (!ONE) load_values(0);
 #pragma unroll 1
-                for (int b0 = 0; b0 < PART / 16; b0 += AHEAD) {
+                for (int b0 = 0; b0 < PART / 16; b0 += VALUE_BLOCKS) {
 #pragma unroll
-                    for (int i = 0; i < AHEAD; i++) {
+                    for (int i = 0; i < VALUE_BLOCKS; i++) {
                         if (seen_block(b0 + i)) add_values(b0 + i, values[i], nullptr);
                     }
-                    int next = b0 + AHEAD;
+                    int next = b0 + VALUE_BLOCKS;
                     if (next < PART / 16 && (s.seen[next / 2] | s.seen[next / 2 + 1]) != 0) load_values(next);
                 }
             } else if (weighs) {

@@ -33,7 +33,7 @@ __device__ __forceinline__ float4 receive_rotated(const u64* from, u32 flag, con
 __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* const words[3], u32 flag, u64* out, float* plain,
                                             float* results, const KvLayer& kv, const ClassPlan& plan, const Item& item,
                                             AttendShared& s, uint4* q, uint4* p, int kv_head, int lot, u32 cell) {
-    constexpr int STEPS = 4, AHEAD = 8;
+    constexpr int STEPS = 4, VALUE_BLOCKS = 8;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int first_head = kv_head * a.group + lot * a.lot, count = min(a.lot, a.group - lot * a.lot);
     int steps = a.key_dim / 16, unit = warp, d = unit * 16 + 4 * t;
@@ -53,7 +53,7 @@ __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* cons
     attend_barrier();
     // The step's own key and value rows are loaded later, after they have arrived.
     const u8* rows[4];
-    uint2 keys[STEPS][4], values[AHEAD][2];
+    uint2 keys[STEPS][4], values[VALUE_BLOCKS][2];
 #pragma unroll
     for (int n = 0; n < 4; n++) rows[n] = (const u8*)__shfl_sync(FULL_MASK, (u64)key_row, n * 8 + g);
     auto load_keys = [&](int n, bool now) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* cons
     u32 late = 0;
     auto load_values = [&](int b0, int from, int to, bool now) {
 #pragma unroll
-        for (int i = 0; i < AHEAD * 2; i++) {
+        for (int i = 0; i < VALUE_BLOCKS * 2; i++) {
             if (i < from || i >= to) continue;
             const u8* row = s.rows[b0 * 16 + i * 8 + g];
             bool of_step = !now && row == s.step_rows[1];
@@ -85,7 +85,7 @@ __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* cons
     for (int i = 0; i < STEPS * 4; i++) keys[i / 4][i % 4] = make_uint2(0, 0);
 #pragma unroll
     for (int n = 0; n < 4; n++) load_keys(n, rows[n] != nullptr && rows[n] != s.step_rows[0]);
-    load_values(0, 0, AHEAD, false);
+    load_values(0, 0, VALUE_BLOCKS, false);
     // Queries: a warp for every 16 elements. The step's key and value: a warp for each.
     if (warp < steps) {
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -136,7 +136,7 @@ __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* cons
         top = fmaxf(top, __shfl_xor_sync(FULL_MASK, top, 2));
     }
     // The keys' registers are free for further values.
-    load_values(0, AHEAD, 2 * AHEAD, true);
+    load_values(0, VALUE_BLOCKS, 2 * VALUE_BLOCKS, true);
     if (t == 0) s.warp_top[warp][g] = top;
     attend_barrier();
     top = s.warp_top[0][g];
@@ -175,15 +175,15 @@ __device__ __forceinline__ bool attend_lone(const AttendArgs& a, const u64* cons
         if (late) {
             uint2 row = *(const uint2*)(s.step_rows[1] + 2 * d);
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
+            for (int i = 0; i < VALUE_BLOCKS; i++) {
                 if (late >> i & 1) values[i / 2][i % 2] = row;
             }
         }
 #pragma unroll 1
-        for (int b0 = 0; blocks >> b0 != 0; b0 += AHEAD) {
-            if (b0 > 0) load_values(b0, 0, 2 * AHEAD, true);
+        for (int b0 = 0; blocks >> b0 != 0; b0 += VALUE_BLOCKS) {
+            if (b0 > 0) load_values(b0, 0, 2 * VALUE_BLOCKS, true);
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
+            for (int i = 0; i < VALUE_BLOCKS; i++) {
                 int b = b0 + i;
                 if ((blocks >> b & 1) == 0) continue;
                 uint4 high = p[b * 2 * WARP + lane], low = p[b * 2 * WARP + WARP + lane];

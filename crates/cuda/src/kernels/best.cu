@@ -1,14 +1,16 @@
-// The best tokens of rows of logits: each part of a row is ranked by a block of its own, then the best of its parts by one
-// block.
+// The best tokens of rows of logits: each part of a row is ranked by a block of its own, then the best of its parts by the
+// last of these blocks.
 
 // Keys that a block ranks at a time, as in `best.rs`.
 #define RANKED_KEYS 2048
 
 struct BestArgs {
     const float* logits;
-    // The best keys of every part, `[rows, parts, k]`, and of every row, `[rows, k]`.
+    // The best keys of every part, `[rows, parts, k]`, and of every row, `[rows, k]`, in memory of the host.
     u64* parts;
     u64* out;
+    // The number of blocks of each row that have ranked their part.
+    u32* arrived;
     u32 width, k, part_count;
 };
 
@@ -59,9 +61,11 @@ __device__ void rank_keys(u64* keys, u32 n, u32 k) {
     __syncthreads();
 }
 
-// The best of each part of a row: a block for each part (x) of each row (y).
-extern "C" __global__ void best_of_parts(const __grid_constant__ BestArgs a) {
+// The best tokens of each row: a block for each part (x) of each row (y). The last block of a row ranks the best of its parts: what it
+// has kept so far with the next keys of the parts.
+extern "C" __global__ void best_tokens(const __grid_constant__ BestArgs a) {
     extern __shared__ __align__(16) u64 keys[];
+    __shared__ bool last;
     begin();
     const float* row = a.logits + (u64)blockIdx.y * a.width;
     for (u32 i = threadIdx.x; i < RANKED_KEYS; i += blockDim.x) {
@@ -69,27 +73,27 @@ extern "C" __global__ void best_of_parts(const __grid_constant__ BestArgs a) {
         keys[i] = id < a.width ? token_key(row[id], id) : 0;
     }
     rank_keys(keys, RANKED_KEYS, a.k);
-    u64* to = a.parts + ((u64)blockIdx.y * a.part_count + blockIdx.x) * a.k;
-    for (u32 i = threadIdx.x; i < a.k; i += blockDim.x) to[i] = keys[i];
-}
-
-// The best of each row: a block for each. What it has kept so far is ranked with the next keys of the parts.
-extern "C" __global__ void best_of_rows(const __grid_constant__ BestArgs a) {
-    extern __shared__ __align__(16) u64 keys[];
-    begin();
     u32 count = a.part_count * a.k, kept = 0;
-    const u64* from = a.parts + (u64)blockIdx.x * count;
+    u64* parts = a.parts + (u64)blockIdx.y * count;
+    for (u32 i = threadIdx.x; i < a.k; i += blockDim.x) parts[blockIdx.x * a.k + i] = keys[i];
+    __threadfence();
+    __syncthreads();
+    // The counter is zero again after the last block.
+    if (threadIdx.x == 0) last = atomicInc(a.arrived + blockIdx.y, a.part_count - 1) == a.part_count - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
     for (u32 done = 0; done < count;) {
         u32 taken = count - done < RANKED_KEYS - kept ? count - done : RANKED_KEYS - kept;
         u32 n = 1;
         while (n < kept + taken) n *= 2;
         for (u32 i = kept + threadIdx.x; i < n; i += blockDim.x) {
-            keys[i] = i - kept < taken ? from[done + i - kept] : 0;
+            keys[i] = i - kept < taken ? ((const volatile u64*)parts)[done + i - kept] : 0;
         }
         rank_keys(keys, n, a.k);
         done += taken;
         kept = a.k;
     }
-    u64* to = a.out + (u64)blockIdx.x * a.k;
+    u64* to = a.out + (u64)blockIdx.y * a.k;
     for (u32 i = threadIdx.x; i < a.k; i += blockDim.x) to[i] = keys[i];
 }

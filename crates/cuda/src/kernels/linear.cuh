@@ -239,7 +239,7 @@ __device__ __forceinline__ float epilogue(const float* bias, const float* up_bia
 }
 
 // The epilogue and the sum of one element, and its place in memory.
-__device__ __forceinline__ void finish(const LinearArgs& a, int segment, int output, int row, float y, float up) {
+__device__ __forceinline__ void store_element(const LinearArgs& a, int segment, int output, int row, float y, float up) {
     const Segment& s = a.segments[segment];
     if (output >= s.n || row >= a.rows) return;
     y = epilogue(s.bias, a.segments[1].bias, a.activation, a.gated, output, y, up);
@@ -248,11 +248,11 @@ __device__ __forceinline__ void finish(const LinearArgs& a, int segment, int out
     s.out[at] = y;
 }
 
-__device__ __noinline__ void finish_quad(const LinearArgs& a, int segment, int output, int row, float4 y, float4 up) {
-    finish(a, segment, output, row, y.x, up.x);
-    finish(a, segment, output + 1, row, y.y, up.y);
-    finish(a, segment, output + 2, row, y.z, up.z);
-    finish(a, segment, output + 3, row, y.w, up.w);
+__device__ __noinline__ void store_quad(const LinearArgs& a, int segment, int output, int row, float4 y) {
+    store_element(a, segment, output, row, y.x, 0.0f);
+    store_element(a, segment, output + 1, row, y.y, 0.0f);
+    store_element(a, segment, output + 2, row, y.z, 0.0f);
+    store_element(a, segment, output + 3, row, y.w, 0.0f);
 }
 
 // Where the codes and scales of a tile are.
@@ -273,7 +273,7 @@ struct Weights {
     }
 };
 
-// Pairs of blocks that a warp of `linear_few` or of the persistent kernel has loaded ahead.
+// Pairs of blocks that a warp of `linear_few` or of the persistent kernel prefetches into registers.
 constexpr int DEPTH = FORMAT == W4 ? 4 : FORMAT == W_F32 ? 1 : 2;
 
 // A normalised row whose quads are in the registers of eight warps, or of fewer if they are enough: those of rank 0 to 255. Norm

@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) linear_few(const __grid_con
 #pragma unroll 4
                 for (int r = 0; r < a.ranges; r++) up += sums[(a.ranges + r) * 16 * rows + e];
             }
-            finish(a, a.gated ? 0 : segment, tile * 16 + e % 16, e / 16, y, up);
+            store_element(a, a.gated ? 0 : segment, tile * 16 + e % 16, e / 16, y, up);
         }
     }
 }
@@ -123,12 +123,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid
     }
     Weights weights[2] = {Weights(a, places[0]), Weights(a, places[1])};
     // The next pair's weights are loaded while a pair is multiplied, except where they would fill the registers.
-    constexpr bool AHEAD = FORMAT <= W8;
-    Slot ahead[2];
+    constexpr bool PREFETCHES = FORMAT <= W8;
+    Slot prefetched[2];
     let_next_start();
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        if (AHEAD && first < last) weights[m].load(ahead[m], first, lane);
+        if (PREFETCHES && first < last) weights[m].load(prefetched[m], first, lane);
     }
     wait_for_previous();
     long long octet = (long long)a.pairs * XP * 1024;
@@ -141,9 +141,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid
         Slot slot[2];
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            if (AHEAD) {
-                slot[m] = ahead[m];
-                if (pair + 1 < last) weights[m].load(ahead[m], pair + 1, lane);
+            if (PREFETCHES) {
+                slot[m] = prefetched[m];
+                if (pair + 1 < last) weights[m].load(prefetched[m], pair + 1, lane);
             } else {
                 weights[m].load(slot[m], pair, lane);
             }
@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_several(const __grid
         if (a.gated) {
             for (int r = 0; r < a.ranges; r++) up += shared[(r * 2 + 1) * COLUMNS * 16 + e];
         }
-        finish(a, places[m].segment, output, row, y, up);
+        store_element(a, places[m].segment, output, row, y, up);
     }
 }
 

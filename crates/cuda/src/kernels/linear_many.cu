@@ -11,44 +11,68 @@ __device__ __forceinline__ Place many_place(const LinearArgs& a, int unit0, int 
     return a.gated ? place : place_of(a, unit0 + i);
 }
 
+// Rows of a block that a warp stores at a time.
+constexpr int STORED_ROWS = 8;
+
+// Stores the sums of a block of a gated product: two outputs for each thread, of every row that its warp takes.
+__device__ __forceinline__ void store_gated(const LinearArgs& a, const float* sums, int row0, int unit0) {
+    constexpr int WARPS = MANY_THREADS / WARP;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, unit = unit0 + lane / 8, output = unit * 16 + lane % 8 * 2;
+    const Segment& segment = a.segments[0];
+    if (unit >= a.tiles) return;
+    bool vector = segment.n % 2 == 0 && output < segment.n && !segment.bias && !a.segments[1].bias && !a.residual;
+    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += STORED_ROWS) {
+        float2 y[STORED_ROWS], up[STORED_ROWS];
+#pragma unroll
+        for (int i = 0; i < STORED_ROWS; i++) {
+            const float* sum = sums + (warp + (i0 + i) * WARPS) * STRIDE + lane / 8 * 32 + lane % 8 * 2;
+            y[i] = *(const float2*)sum;
+            up[i] = *(const float2*)(sum + 16);
+        }
+#pragma unroll
+        for (int i = 0; i < STORED_ROWS; i++) {
+            int row = row0 + warp + (i0 + i) * WARPS;
+            if (row >= a.rows) continue;
+            if (!vector) {
+                store_element(a, 0, output, row, y[i].x, up[i].x);
+                store_element(a, 0, output + 1, row, y[i].y, up[i].y);
+                continue;
+            }
+            y[i].x = activate(a.activation, y[i].x) * up[i].x;
+            y[i].y = activate(a.activation, y[i].y) * up[i].y;
+            *(float2*)(segment.out + (long long)row * segment.n + output) = y[i];
+        }
+    }
+}
+
 // Stores the sums of a block: four outputs for each thread, of every row that its warp takes.
 __device__ __forceinline__ void store_block(const LinearArgs& a, const float* sums, int row0, int unit0) {
     constexpr int WARPS = MANY_THREADS / WARP;
-    int warp = threadIdx.x / WARP;
-    int quad = threadIdx.x % WARP, tile = quad / 4, unit = unit0 + (a.gated ? tile / 2 : tile);
-    if (unit >= a.tiles || (a.gated && tile % 2 == 1)) return;
+    if (a.gated) return store_gated(a, sums, row0, unit0);
+    int warp = threadIdx.x / WARP, quad = threadIdx.x % WARP, tile = quad / 4;
+    if (unit0 + tile >= a.tiles) return;
     Place place = many_place(a, unit0, tile);
     const Segment& segment = a.segments[place.segment];
     int output = place.tile * 16 + quad % 4 * 4;
-    bool plain = !segment.bias && !a.gated && a.activation == ACT_NONE;
-    bool vector = segment.n % 4 == 0 && output < segment.n && (plain || (a.gated && !segment.bias && !a.segments[1].bias));
-    constexpr int AHEAD = 4;
-    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += AHEAD) {
-        float4 y[AHEAD], up[AHEAD], residual[AHEAD];
+    bool vector = segment.n % 4 == 0 && output < segment.n && !segment.bias && a.activation == ACT_NONE;
+    for (int i0 = 0; i0 < MANY_ROWS / WARPS; i0 += STORED_ROWS) {
+        float4 y[STORED_ROWS], residual[STORED_ROWS];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
+        for (int i = 0; i < STORED_ROWS; i++) {
             int row = warp + (i0 + i) * WARPS;
-            const float* sum = sums + row * STRIDE + quad * 4;
-            y[i] = *(const float4*)sum;
-            up[i] = residual[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (a.gated) up[i] = *(const float4*)(sum + 16);
+            y[i] = *(const float4*)(sums + row * STRIDE + quad * 4);
+            residual[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (vector && a.residual && row0 + row < a.rows) {
                 residual[i] = *(const float4*)(a.residual + (long long)(row0 + row) * segment.n + output);
             }
         }
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
+        for (int i = 0; i < STORED_ROWS; i++) {
             int row = row0 + warp + (i0 + i) * WARPS;
             if (row >= a.rows) continue;
             if (!vector) {
-                finish_quad(a, place.segment, output, row, y[i], up[i]);
+                store_quad(a, place.segment, output, row, y[i]);
                 continue;
-            }
-            if (a.gated) {
-                y[i].x = activate(a.activation, y[i].x) * up[i].x;
-                y[i].y = activate(a.activation, y[i].y) * up[i].y;
-                y[i].z = activate(a.activation, y[i].z) * up[i].z;
-                y[i].w = activate(a.activation, y[i].w) * up[i].w;
             }
             if (a.residual) {
                 y[i].x = residual[i].x + y[i].x;
@@ -84,92 +108,101 @@ __device__ __forceinline__ void group_product(float d[16][4], const u32 a[4], u6
     }
 }
 
-// Each warp has one of the eight tiles and all 128 rows. Shared memory: a ring of four stages of two pairs of blocks each, or of one
-// pair where x has two parts, the rows of all stages first.
-extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_constant__ LinearArgs a) {
+// Blocks of a cluster: neighbours in y, which multiply the same rows. Each copies a part of the rows to all of them.
+constexpr int CLUSTER = 2;
+
+// Stages of the rings of rows and of weights, as in `products.rs`.
+constexpr int X_RING = 5, W_RING = FORMAT == W4 ? 5 : FORMAT == W8_GROUPS ? 2 : 3;
+
+// Eight warps multiply, each one of eight tiles with all 128 rows. A ninth copies rows to a ring in shared memory and a tenth copies
+// weights to another one; a stage is two pairs of weight blocks, or one pair where x has two parts. Two further warps complete the group
+// of four that gives its registers to those that multiply.
+extern "C" __global__ void __cluster_dims__(1, CLUSTER, 1) __launch_bounds__(MANY_THREADS + 4 * WARP, 1)
+    linear_many(const __grid_constant__ LinearArgs a) {
     extern __shared__ __align__(1024) u8 unaligned[];
-    __shared__ const u8* bases[MANY_TILES][2];
-    constexpr int RING = 4, STAGE_PAIRS = XP == 1 ? 2 : 1, W_BYTES = MANY_TILES * (CODE_BYTES + SCALE_BYTES);
+    __shared__ __align__(8) u64 barriers[2 * (X_RING + W_RING)];
+    constexpr int STAGE_PAIRS = XP == 1 ? 2 : 1, MULTIPLYING = MANY_THREADS / WARP;
+    // Bytes of rows, of codes and of weights in a stage.
+    constexpr int X_STAGE = STAGE_PAIRS * X_BYTES, CODE_STAGE = MANY_TILES * STAGE_PAIRS * CODE_BYTES;
+    constexpr int W_STAGE = CODE_STAGE + MANY_TILES * STAGE_PAIRS * SCALE_BYTES;
     u8* ring = unaligned + (-(u32)__cvta_generic_to_shared(unaligned) & 1023);
-    u8* weight_ring = ring + RING * STAGE_PAIRS * X_BYTES;
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    u32 x_ring = (u32)__cvta_generic_to_shared(ring);
+    // A stage is full when its bytes have arrived. Rows are empty when all warps of the cluster have read them, weights when all warps
+    // of the block have.
+    u32 x_full = (u32)__cvta_generic_to_shared(barriers), x_empty = x_full + X_RING * 8;
+    u32 w_full = x_empty + X_RING * 8, w_empty = w_full + W_RING * 8;
+    // `wgmma` must not lie on a path that the compiler takes for divergent.
+    int warp = __shfl_sync(FULL_MASK, threadIdx.x / WARP, 0), lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     int row0 = blockIdx.x * MANY_ROWS, unit0 = blockIdx.y * (a.gated ? MANY_TILES / 2 : MANY_TILES);
-    // Tiles and rows that are not there are loaded as others, and their results are not stored.
-    if (threadIdx.x < MANY_TILES) {
-        int last = a.gated ? 2 * (a.tiles - unit0) - 1 : a.tiles - 1 - unit0;
-        Place place = many_place(a, unit0, min((int)threadIdx.x, last));
-        const Segment& s = a.segments[place.segment];
-        long long pair = (long long)place.tile * a.pairs;
-        bases[threadIdx.x][0] = s.codes + pair * CODE_BYTES;
-        bases[threadIdx.x][1] = s.scales + pair * SCALE_BYTES;
+    int groups = (a.pairs + STAGE_PAIRS - 1) / STAGE_PAIRS;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < X_RING; i++) init_barrier(x_full + i * 8, 1), init_barrier(x_empty + i * 8, CLUSTER * MULTIPLYING);
+        for (int i = 0; i < W_RING; i++) init_barrier(w_full + i * 8, 1), init_barrier(w_empty + i * 8, MULTIPLYING);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     begin();
-    __syncthreads();
-    constexpr int X_CHUNKS = X_BYTES / 16 / 256;
-    int octet = a.pairs * XP * 1024, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
-    const u8* x = a.staged + (long long)(row0 / 8) * octet;
-    int offsets[X_CHUNKS];
-#pragma unroll
-    for (int i = 0; i < X_CHUNKS; i++) {
-        int chunk = i * 256 + threadIdx.x;
-        offsets[i] = min(chunk / (64 * XP), octets - 1) * octet + chunk % (64 * XP) * 16;
-    }
-    auto load_stage = [&](int group) {
-#pragma unroll
-        for (int in = 0; in < STAGE_PAIRS; in++) {
-            int pair = group * STAGE_PAIRS + in;
-            if (pair >= a.pairs) break;
-            u8* to = ring + (group % RING * STAGE_PAIRS + in) * X_BYTES;
-            const u8* rows = x + (long long)pair * (XP * 1024);
-#pragma unroll
-            for (int i = 0; i < X_CHUNKS; i++) copy_async(to + (i * 256 + threadIdx.x) * 16, rows + offsets[i]);
-            to = weight_ring + (group % RING * STAGE_PAIRS + in) * W_BYTES;
-#pragma unroll
-            for (int i = 0; i < MANY_TILES * CODE_BYTES / 16 / 256; i++) {
-                int chunk = i * 256 + threadIdx.x;
-                const u8* from = bases[chunk / (CODE_BYTES / 16)][0] + chunk % (CODE_BYTES / 16) * 16;
-                copy_async(to + chunk * 16, from + (long long)pair * CODE_BYTES);
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (warp >= MULTIPLYING) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        // Tiles and rows that are not there are loaded as others, and their results are not stored.
+        if (warp == MULTIPLYING) {
+            // Lanes copy eight rows each.
+            constexpr int OCTETS = MANY_ROWS / 8 / CLUSTER;
+            int octet = blockIdx.y % CLUSTER * OCTETS + lane, octets = min(MANY_ROWS / 8, (a.rows - row0 + 7) / 8);
+            const u8* from = a.staged + (long long)(row0 / 8 + min(octet, octets - 1)) * a.pairs * (XP * 1024);
+            u32 to = x_ring + octet * (STAGE_PAIRS * XP * 1024);
+            for (int group = 0; group < groups; group++) {
+                int stage = group % X_RING, count = min(STAGE_PAIRS, a.pairs - group * STAGE_PAIRS);
+                if (group >= X_RING) wait_for_phase(x_empty + stage * 8, (group / X_RING - 1) & 1);
+                if (lane == 0) expect_bytes(x_full + stage * 8, count * X_BYTES);
+                __syncwarp();
+                if (lane < OCTETS) {
+                    const u8* rows = from + (long long)(group * STAGE_PAIRS) * (XP * 1024);
+                    copy_multicast(to + stage * X_STAGE, rows, count * (XP * 1024), x_full + stage * 8, (1 << CLUSTER) - 1);
+                }
             }
-            to += MANY_TILES * CODE_BYTES;
-            if (SCALE_BYTES > 0 && threadIdx.x < MANY_TILES * SCALE_BYTES / 16) {
-                constexpr int EACH = SCALE_BYTES > 0 ? SCALE_BYTES / 16 : 1;
-                const u8* from = bases[threadIdx.x / EACH][1] + threadIdx.x % EACH * 16;
-                copy_async(to + threadIdx.x * 16, from + (long long)pair * SCALE_BYTES);
+        } else if (warp == MULTIPLYING + 1) {
+            // Lanes copy the codes or the scales of a tile.
+            int tile = lane % 8, first = min(unit0, a.tiles - 1);
+            int last = a.gated ? 2 * (a.tiles - first) - 1 : a.tiles - 1 - first;
+            Place place = many_place(a, first, min(tile, last));
+            const Segment& segment = a.segments[place.segment];
+            bool is_code = lane < 8;
+            u32 bytes = is_code ? CODE_BYTES : SCALE_BYTES;
+            const u8* from = (is_code ? segment.codes : segment.scales) + (long long)place.tile * a.pairs * bytes;
+            u32 to = x_ring + X_RING * X_STAGE + (is_code ? 0 : CODE_STAGE) + tile * (STAGE_PAIRS * bytes);
+            for (int group = 0; group < groups; group++) {
+                int stage = group % W_RING, count = min(STAGE_PAIRS, a.pairs - group * STAGE_PAIRS);
+                if (group >= W_RING) wait_for_phase(w_empty + stage * 8, (group / W_RING - 1) & 1);
+                if (lane == 0) expect_bytes(w_full + stage * 8, count * (MANY_TILES * (CODE_BYTES + SCALE_BYTES)));
+                __syncwarp();
+                if (lane < (SCALE_BYTES > 0 ? 16 : 8)) {
+                    copy_bulk(to + stage * W_STAGE, from + (long long)(group * STAGE_PAIRS) * bytes, count * bytes, w_full + stage * 8);
+                }
             }
         }
-        commit_copies();
-    };
-    float acc[16][4], total[16][4];
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        float acc[16][4], total[16][4];
 #pragma unroll
-    for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = total[i / 4][i % 4] = 0.0f;
-    load_stage(0);
-    load_stage(1);
-    // Rows of 128 bytes with exchanged parts of 16 bytes, 1,024 bytes for eight rows of a part.
-    u64 layout = 1ull << 62 | (u64)(64 * XP) << 32 | 1ull << 16;
-    u32 ring_address = (u32)__cvta_generic_to_shared(ring);
-    int in_range = 0;
-    u32 w[2][4][1][4];
+        for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = total[i / 4][i % 4] = 0.0f;
+        // Rows of 128 bytes with exchanged parts of 16 bytes, 1,024 bytes for eight rows of a part.
+        u64 layout = 1ull << 62 | (u64)(STAGE_PAIRS * XP * 1024 / 16) << 32 | 1ull << 16;
+        const u8* codes = ring + X_RING * X_STAGE + warp * (STAGE_PAIRS * CODE_BYTES) + lane * CODE_WORDS * 4;
+        const u8* scales = ring + X_RING * X_STAGE + CODE_STAGE + warp * (STAGE_PAIRS * SCALE_BYTES) + g * scale_bytes(FORMAT);
+        int in_range = 0;
+        u32 w[2][4][1][4];
 #pragma unroll
-    for (int i = 0; i < 32; i++) w[i / 16][i / 4 % 4][0][i % 4] = 0;
-    for (int base = 0; base < a.pairs; base += 2) {
-#pragma unroll
-        for (int in = 0; in < 2; in++) {
-            int pair = base + in, group = pair / STAGE_PAIRS, stage = group % RING * STAGE_PAIRS + pair % STAGE_PAIRS;
-            if (pair >= a.pairs) break;
-            if (pair % STAGE_PAIRS == 0) {
-                wait_for_copies<1>();
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                __syncthreads();
-                // All warps had finished with the stage that this overwrites before the barrier above.
-                load_stage(group + 2);
-            }
-            const u8* codes = weight_ring + stage * W_BYTES + warp * CODE_BYTES + lane * CODE_WORDS * 4;
-            const u8* scales = weight_ring + stage * W_BYTES + MANY_TILES * CODE_BYTES + warp * SCALE_BYTES;
+        for (int i = 0; i < 32; i++) w[i / 16][i / 4 % 4][0][i % 4] = 0;
+        auto multiply = [&](int pair, int in) {
+            int group = pair / STAGE_PAIRS, stage = group % X_RING, w_stage = group % W_RING, in_stage = pair % STAGE_PAIRS;
+            if (in_stage == 0) wait_for_phase(w_full + w_stage * 8, (group / W_RING) & 1);
             Slot slot;
-            slot.load(codes, scales + g * scale_bytes(FORMAT));
+            slot.load(codes + w_stage * W_STAGE + in_stage * CODE_BYTES, scales + w_stage * W_STAGE + in_stage * SCALE_BYTES);
 #pragma unroll
             for (int s = 0; s < 4; s++) fragment(slot, s, w[in][s]);
-            u32 address = ring_address + stage * X_BYTES;
+            if (in_stage == 0) wait_for_phase(x_full + stage * 8, (group / X_RING) & 1);
+            u32 address = x_ring + stage * X_STAGE + in_stage * (XP * 1024);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
             for (int s = 0; s < 4 * XP; s++) {
@@ -177,6 +210,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
                 group_product(acc, w[in][s / XP][0], layout | (from & 0x3ffff) >> 4, in_range > 0 || s > 0);
             }
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            // An earlier arrival would not wait for the loads of the weights: the products above need their registers.
+            if (in_stage == STAGE_PAIRS - 1 && lane == 0) arrive(w_empty + w_stage * 8);
             if (++in_range == a.pairs_per_range || pair + 1 == a.pairs) {
                 asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
                 in_range = 0;
@@ -185,21 +220,30 @@ extern "C" __global__ void __launch_bounds__(256, 1) linear_many(const __grid_co
             } else {
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             }
-            // The weights of the pair before this one were in use until now.
+            // The weights of the pair before this one were in use until now, and so was its stage.
 #pragma unroll
             for (int i = 0; i < 16; i++) asm volatile("" : "+r"(w[in ^ 1][i / 4][0][i % 4]));
+            // Blocks of the cluster wait for each of these arrivals, so that none ends before them.
+            if (in_stage == 0 && group > 0 && group - 1 + X_RING < groups && lane < CLUSTER) {
+                arrive_in_cluster(x_empty + (group - 1) % X_RING * 8, lane);
+            }
+        };
+        // Two at a time, so that the registers of their weights are known.
+        for (int pair = 0; pair + 1 < a.pairs; pair += 2) {
+            multiply(pair, 0);
+            multiply(pair + 1, 1);
         }
-    }
-    float* sums = (float*)ring;
-    wait_for_copies<0>();
-    __syncthreads();
+        if (a.pairs % 2 == 1) multiply(a.pairs - 1, 0);
+        float* sums = (float*)ring;
+        asm volatile("bar.sync 1, %0;" ::"n"(MANY_THREADS) : "memory");
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
-        int row = i / 4 * 8 + 2 * t + i % 2;
-        sums[row * STRIDE + warp * 16 + g + i / 2 % 2 * 8] = total[i / 4][i % 4];
+        for (int i = 0; i < 64; i++) {
+            int row = i / 4 * 8 + 2 * t + i % 2;
+            sums[row * STRIDE + warp * 16 + g + i / 2 % 2 * 8] = total[i / 4][i % 4];
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(MANY_THREADS) : "memory");
+        store_block(a, sums, row0, unit0);
     }
-    __syncthreads();
-    store_block(a, sums, row0, unit0);
 }
 
 #else

@@ -45,7 +45,7 @@ struct PersistentOp {
     // Tiles that a block multiplies at once.
     int groups;
     // Computed by each block: the next product in which it has tiles, and whether this op's weights are prefetched.
-    int next, ready;
+    int next, prefetched;
     WarpPart parts[BLOCK_WARPS];
 };
 
@@ -157,7 +157,7 @@ __device__ __forceinline__ Place warp_place(const LinearArgs& a, int side, int w
 }
 
 // The epilogue of one output element, which a lane computes: everything that it needs except the sums.
-struct Element {
+struct ElementEpilogue {
     int output, ranges, activation;
     bool stores, gated, added;
     u64 residual;
@@ -174,14 +174,14 @@ struct Element {
         words = op.out[place.segment], plain = segment.out, bias = segment.bias, up_bias = a.segments[1].bias;
         // Lanes from 16 on sum the up projection of gated products.
         sums = from + (lane >= 16 && gated ? ranges : 0) * 16 + lane % 16;
-        // The residual is older than x and has usually arrived: it is loaded here, and polled in `finish` only if not.
+        // The residual is older than x and has usually arrived: it is loaded here, and polled in `apply` only if not.
         residual = (u64)flag << 32;
         if (stores && added) {
             residual = op.in[1] ? flagged_word(op.in[1] + output) : (u64)flag << 32 | __float_as_uint(a.residual[output]);
         }
     }
 
-    __device__ __forceinline__ void finish(const PersistentOp& op, int buffer, u32 flag) {
+    __device__ __forceinline__ void apply(const PersistentOp& op, int buffer, u32 flag) {
         float y = 0.0f;
 #pragma unroll
         for (int r = 0; r < 8; r++) {
@@ -200,36 +200,36 @@ struct Element {
 };
 
 // Pairs of weight blocks per warp that are prefetched into registers one op early, and dequantised before x arrives.
-constexpr int READY_PAIRS = FORMAT == W4 ? 3 : FORMAT <= W8_GROUPS ? 2 : 1;
+constexpr int PREFETCHED_PAIRS = FORMAT == W4 ? 3 : FORMAT <= W8_GROUPS ? 2 : 1;
 // Weights of f32 would need too many registers.
-constexpr bool LOADS_AHEAD = FORMAT != W_F32;
+constexpr bool PREFETCHES_WEIGHTS = FORMAT != W_F32;
 
-// Whether a thread block needs one iteration for a product, with at most READY_PAIRS pairs per warp.
-__device__ __forceinline__ bool is_ready(const PersistentOp& op) {
-    return LOADS_AHEAD && blockIdx.x + gridDim.x * op.groups >= op.linear.tiles && op.linear.pairs_per_range <= READY_PAIRS;
+// Whether a thread block needs one iteration for a product, with at most PREFETCHED_PAIRS pairs per warp.
+__device__ __forceinline__ bool prefetches(const PersistentOp& op) {
+    return PREFETCHES_WEIGHTS && blockIdx.x + gridDim.x * op.groups >= op.linear.tiles && op.linear.pairs_per_range <= PREFETCHED_PAIRS;
 }
 
 // Prefetches a warp's weights of such a product into registers, and the norm's weights into L2. Both branches write
 // `slots`, so that its registers are not live before this call.
-__device__ __forceinline__ void load_ready(const PersistentOp& op, Slot slots[READY_PAIRS], int warp, int lane) {
+__device__ __forceinline__ void prefetch_weights(const PersistentOp& op, Slot slots[PREFETCHED_PAIRS], int warp, int lane) {
     const LinearArgs& a = op.linear;
     WarpPart part = op.parts[warp];
     int work = blockIdx.x + gridDim.x * part.group(), rank = staging_rank();
     if (!op.attends && a.norm && 4 * rank < a.k) asm volatile("prefetch.global.L2 [%0];" ::"l"(a.norm + 4 * rank));
-    if (LOADS_AHEAD && op.ready && part.multiplies() && work < a.tiles) {
+    if (PREFETCHES_WEIGHTS && op.prefetched && part.multiplies() && work < a.tiles) {
         Weights weights(a, warp_place(a, part.side(), work));
         int first = part.first(), count = part.last() - first;
 #pragma unroll
-        for (int i = 0; i < READY_PAIRS; i++) weights.load(slots[i], i < count ? first + i : first, lane);
+        for (int i = 0; i < PREFETCHED_PAIRS; i++) weights.load(slots[i], i < count ? first + i : first, lane);
     } else {
 #pragma unroll
-        for (int i = 0; i < READY_PAIRS; i++) slots[i] = Slot{};
+        for (int i = 0; i < PREFETCHED_PAIRS; i++) slots[i] = Slot{};
     }
 }
 
 // A product of one row. Shared memory: sums of squares, two times [warps][16] sums, the staged row. The staged row is free when
 // all warps have stored their sums, and the sums of an op are read before the first barrier of the next one is passed.
-__device__ __forceinline__ void run_linear(const PersistentOp& op, const PersistentOp& next, Slot ready[READY_PAIRS], u32 flag,
+__device__ __forceinline__ void run_linear(const PersistentOp& op, const PersistentOp& next, Slot prefetched[PREFETCHED_PAIRS], u32 flag,
                                            float* shared) {
     const LinearArgs& a = op.linear;
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -237,45 +237,46 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
     float* sums = shared + SUB_SUMS;
     Staged x = {(u8*)(sums + 2 * BLOCK_WARPS * 16 + SUB_SUMS), 0, XP * 128, 128, 0};
     WarpPart part = op.parts[warp];
-    int first = part.first(), last = part.last(), finished = BLOCK_WARPS - 1 - warp;
+    int first = part.first(), last = part.last(), epilogue_tile = BLOCK_WARPS - 1 - warp;
     int begin = blockIdx.x, stride = gridDim.x * op.groups, work = begin + gridDim.x * part.group();
-    bool valid = part.multiplies() && work < a.tiles, finishes = finished < op.groups && begin + gridDim.x * finished < a.tiles;
-    const float* own_sums = sums + finished * (a.gated ? 2 * a.ranges : a.ranges) * 16;
+    bool valid = part.multiplies() && work < a.tiles;
+    bool has_epilogue = epilogue_tile < op.groups && begin + gridDim.x * epilogue_tile < a.tiles;
+    const float* own_sums = sums + epilogue_tile * (a.gated ? 2 * a.ranges : a.ranges) * 16;
     auto store_sums = [&](const float total[4], float* to) {
         if (t == 0) {
             to[warp * 16 + g] = total[0];
             to[warp * 16 + g + 8] = total[2];
         }
     };
-    if (LOADS_AHEAD && op.ready) {
+    if (PREFETCHES_WEIGHTS && op.prefetched) {
         if (!valid) {
             // Warps without a tile: they only help to stage the row, and compute the epilogue.
-            load_ready(next, ready, warp, lane);
-            Element element = {};
-            if (finishes) element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
+            prefetch_weights(next, prefetched, warp, lane);
+            ElementEpilogue element = {};
+            if (has_epilogue) element.prepare(op, own_sums, begin + gridDim.x * epilogue_tile, flag, lane);
             stage_row<2>(op, flag, x, squares);
             __syncthreads();
             __syncthreads();
-            if (finishes) element.finish(op, 0, flag);
+            if (has_epilogue) element.apply(op, 0, flag);
             return;
         }
-        u32 w[READY_PAIRS][4][WP][4];
+        u32 w[PREFETCHED_PAIRS][4][WP][4];
 #pragma unroll
-        for (int i = 0; i < READY_PAIRS; i++) {
+        for (int i = 0; i < PREFETCHED_PAIRS; i++) {
             if (i == 0 || first + i < last) {
 #pragma unroll
-                for (int step = 0; step < 4; step++) fragment(ready[i], step, w[i][step]);
+                for (int step = 0; step < 4; step++) fragment(prefetched[i], step, w[i][step]);
             } else {
 #pragma unroll
                 for (int e = 0; e < 4 * WP * 4; e++) (&w[i][0][0][0])[e] = 0;
             }
         }
-        load_ready(next, ready, warp, lane);
+        prefetch_weights(next, prefetched, warp, lane);
         stage_row<2>(op, flag, x, squares);
         __syncthreads();
         float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-        for (int i = 0; i < READY_PAIRS * 2; i++) {
+        for (int i = 0; i < PREFETCHED_PAIRS * 2; i++) {
             int pair = first + i / 2, h = i % 2;
             if (pair >= last) break;
             uint4 parts[XP];
@@ -289,23 +290,23 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
         }
         store_sums(total, sums);
         __syncthreads();
-        if (finishes) {
-            Element element;
-            element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
-            element.finish(op, 0, flag);
+        if (has_epilogue) {
+            ElementEpilogue element;
+            element.prepare(op, own_sums, begin + gridDim.x * epilogue_tile, flag, lane);
+            element.apply(op, 0, flag);
         }
         return;
     }
     // Initialised in all warps although only some need them: otherwise their registers are live across products.
-    Element element = {};
+    ElementEpilogue element = {};
     Slot slots[DEPTH] = {};
     Weights weights(a, warp_place(a, part.side(), min(work, a.tiles - 1)));
     if (valid) load_first(slots, weights, first, last, lane);
     stage_row<4>(op, flag, x, squares);
     __syncthreads();
     for (int turn = 0;; turn ^= 1) {
-        finishes = finished < op.groups && begin + gridDim.x * finished < a.tiles;
-        if (finishes) element.prepare(op, own_sums, begin + gridDim.x * finished, flag, lane);
+        has_epilogue = epilogue_tile < op.groups && begin + gridDim.x * epilogue_tile < a.tiles;
+        if (has_epilogue) element.prepare(op, own_sums, begin + gridDim.x * epilogue_tile, flag, lane);
         float total[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         if (valid) multiply_range(total, slots, weights, x, first, last, g == 0, lane);
         bool more = begin + stride < a.tiles;
@@ -319,19 +320,19 @@ __device__ __forceinline__ void run_linear(const PersistentOp& op, const Persist
         int buffer = turn ? BLOCK_WARPS * 16 : 0;
         store_sums(total, sums + buffer);
         __syncthreads();
-        if (finishes) element.finish(op, buffer, flag);
+        if (has_epilogue) element.apply(op, buffer, flag);
         begin += stride;
         if (!more) break;
     }
-    load_ready(next, ready, warp, lane);
+    prefetch_weights(next, prefetched, warp, lane);
 }
 
 // A product of a block that also has items of attention: its weights are not prefetched, because attention needs the
 // registers.
 __device__ __noinline__ void run_linear_alone(const PersistentOp& op, u32 flag, float* shared) {
-    Slot ready[READY_PAIRS];
-    load_ready(op, ready, threadIdx.x / WARP, threadIdx.x % WARP);
-    run_linear(op, op, ready, flag, shared);
+    Slot prefetched[PREFETCHED_PAIRS];
+    prefetch_weights(op, prefetched, threadIdx.x / WARP, threadIdx.x % WARP);
+    run_linear(op, op, prefetched, flag, shared);
 }
 
 // Attention of one query, by the first ATTEND_THREADS threads; items begin at the last block, which has the fewest tiles.
@@ -402,18 +403,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_decode
     __shared__ __align__(16) float tables[2][MAX_ROTATED];
     PersistentOp* ops = (PersistentOp*)memory;
     u8* shared = memory + (sizeof(PersistentOp) * p.count + 127) / 128 * 128;
-    begin();
-    u32 flag = *(volatile u32*)p.state + 1;
+    let_next_start();
+    // The list of ops does not change: it is copied while the kernels before this one end.
     for (int i = threadIdx.x; i < p.count * (int)(sizeof(PersistentOp) / 16); i += BLOCK_THREADS) {
         ((uint4*)ops)[i] = ((const uint4*)p.ops)[i];
     }
+    wait_for_previous();
+    u32 flag = *(volatile u32*)p.state + 1;
     __syncthreads();
     // Whether this block has items of attention.
     bool attends = false;
     for (int i = threadIdx.x; i < p.count; i += BLOCK_THREADS) {
         int next = blockIdx.x < p.most_tiles ? i + 1 : p.count;
         while (next < p.count && (ops[next].attends || blockIdx.x >= ops[next].linear.tiles)) next++;
-        ops[i].next = next, ops[i].ready = !ops[i].attends && is_ready(ops[i]);
+        ops[i].next = next, ops[i].prefetched = !ops[i].attends && prefetches(ops[i]);
         if (!ops[i].attends) continue;
         PersistentAttend& attend = ops[i].attend;
         AttendArgs& a = attend.args;
@@ -439,12 +442,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) persistent_decode
             }
         }
     } else {
-        Slot ready[READY_PAIRS];
+        Slot prefetched[PREFETCHED_PAIRS];
         int i = ops[0].attends || blockIdx.x >= ops[0].linear.tiles ? ops[0].next : 0;
-        if (i < p.count) load_ready(ops[i], ready, threadIdx.x / WARP, threadIdx.x % WARP);
+        if (i < p.count) prefetch_weights(ops[i], prefetched, threadIdx.x / WARP, threadIdx.x % WARP);
         while (i < p.count) {
             int next = ops[i].next;
-            run_linear(ops[i], ops[min(next, p.count - 1)], ready, flag, (float*)shared);
+            run_linear(ops[i], ops[min(next, p.count - 1)], prefetched, flag, (float*)shared);
             i = next;
         }
     }
