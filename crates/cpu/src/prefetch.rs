@@ -15,9 +15,9 @@ const LINE: usize = 64;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// The number of pages whose lines are prefetched in parallel, approximately.
-const PAGES_IN_PARALLEL: usize = 16;
+const PAGES_IN_PARALLEL: usize = 8;
 /// The distance of prefetches into L1, in bytes.
-const L1_DISTANCE: usize = 2048;
+const L1_DISTANCE: usize = 4096;
 /// The most lines that a waiting thread prefetches: well below the capacity of its own cache.
 const MAX_WAITING_LINES: usize = 512 * 1024 / LINE;
 
