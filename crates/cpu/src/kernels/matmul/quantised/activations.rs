@@ -247,7 +247,10 @@ impl IntegerKernel for QuantiseRowScaled {
                 for block in blocks.clone() {
                     let [high, low] = self.to.planes(self.row, block);
                     for at in (0..BLOCK).step_by(LANES) {
-                        let x = s.load(self.x.add(block * BLOCK + at));
+                        let x = self.x.add(block * BLOCK + at);
+                        // The next chunk or row is read while this one is stored.
+                        s.prefetch(x.wrapping_add(inputs.len()).cast());
+                        let x = s.load(x);
                         let x = s.round(s.mul(x, s.splat(inverse)));
                         s.store_planes(x, high.add(at), low.add(at));
                     }
