@@ -124,7 +124,7 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                 };
                 let next_chunk = task.operands.weight.addr()
                     + next_strip * layout.bytes
-                    + layout.header(next_input / BLOCK >> layout.span_shift);
+                    + layout.header((next_input / BLOCK) >> layout.span_shift);
                 let mut pending: Option<usize> = None;
                 for (turn, first) in (0..linear.m).step_by(TILE_ROWS).enumerate() {
                     let [even, odd] = &mut products.0;
