@@ -4,7 +4,7 @@ use super::activations::RowScaledActivations;
 use super::format::{PackedFormat, STRIP};
 use crate::kernels::matmul::LinearOperands;
 use crate::kernels::matmul::epilogue::OutputTile;
-use crate::prefetch::{PrefetchPlan, prefetch_line};
+use crate::prefetch::PrefetchPlan;
 use crate::simd::Simd;
 use std::ops::Range;
 
@@ -40,16 +40,6 @@ impl StripTask<'_> {
         let OutputTile { out, first, stride } = self.output;
         // SAFETY: as the caller guarantees.
         unsafe { out.add(row * stride + strip * STRIP - first) }
-    }
-
-    /// Prefetches the residual that [`write`] adds.
-    #[inline(always)]
-    pub(super) fn prefetch_residual(&self, row: usize, strip: usize) {
-        let residual = self.operands.epilogue.stored_residual();
-        if !residual.is_null() {
-            let at = row * self.linear.n + strip * STRIP;
-            prefetch_line(residual.wrapping_add(at).addr());
-        }
     }
 }
 

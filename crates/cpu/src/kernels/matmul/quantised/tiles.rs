@@ -138,9 +138,7 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                         prefetch_line(next_chunk + line * LINE);
                     }
                     if is_last_chunk {
-                        for row in first..linear.m.min(first + TILE_ROWS) {
-                            task.prefetch_residual(row, strip);
-                        }
+                        prefetch_residual(task, first, strip);
                     }
                     let mut row = 0;
                     for step in 0..steps {
@@ -170,6 +168,18 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Prefetches the residual that is added to a strip of a tile of rows.
+#[inline(always)]
+fn prefetch_residual(task: &StripTask<'_>, first: usize, strip: usize) {
+    let (linear, residual) = (&task.linear, task.operands.epilogue.stored_residual());
+    if !residual.is_null() {
+        for row in first..linear.m.min(first + TILE_ROWS) {
+            let at = row * linear.n + strip * STRIP;
+            prefetch_line(residual.wrapping_add(at).addr());
         }
     }
 }
