@@ -254,7 +254,11 @@ impl Bench {
             }
             for m in results {
                 let Measured { mean, stddev, .. } = m;
-                let (test, step) = (self.label(m), m.step.line(probe));
+                let test = self.label(m);
+                let step = match self.engine.device.gpu() {
+                    Some(_) => m.step.time(),
+                    None => m.step.line(probe),
+                };
                 writeln!(
                     out,
                     "{test:<16} {mean:>10.2} ± {stddev:.2} tokens/s   {step}"

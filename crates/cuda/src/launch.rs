@@ -83,7 +83,7 @@ impl Launch {
             value: sys::CUlaunchAttributeValue { cooperative: 1 },
         };
         let mut attributes = [overlap, cooperative];
-        // Those that apply: the first, the second or both.
+        // A launch passes only the attributes that it needs.
         let attributes = match (self.function.overlaps, self.cooperative) {
             (true, true) => &mut attributes[..],
             (true, false) => &mut attributes[..1],

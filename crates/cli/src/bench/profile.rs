@@ -99,13 +99,17 @@ impl StepProfile {
         ops
     }
 
+    /// The time of a step alone: the probe measures the CPU, not other devices.
+    pub(super) fn time(&self) -> String {
+        format!("a step of {:.3} ms", self.seconds * 1e3)
+    }
+
     /// Bytes and multiply-accumulates of a step, and its floor as a percentage of its time.
     pub(super) fn line(&self, probe: &Probe) -> String {
-        let whole = self.whole(probe);
         if self.times.is_empty() {
-            // The device measures no nodes.
-            return format!("a step of {:.3} ms", self.seconds * 1e3);
+            return self.time();
         }
+        let whole = self.whole(probe);
         format!(
             "a step of {:.2} ms: {:.1} MB, {:.2} GMAC, {:.0} % of the floor",
             self.seconds * 1e3,

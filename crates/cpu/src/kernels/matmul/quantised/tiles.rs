@@ -114,7 +114,8 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                     sums: sums.add(i * strip_sums),
                     units: s.load(from.cast()),
                 };
-                // What is expanded next: this chunk of the next strip, the next chunk of the first strip, or the next task.
+                // The loop expands the same chunk of the next strip next. After the last strip it starts the next chunk; after the
+                // last chunk, the thread's next task starts with the strip that follows.
                 let (next_strip, next_input) = if strip + 1 < task.strips.end {
                     (strip + 1, inputs.start)
                 } else if !is_last_chunk {
