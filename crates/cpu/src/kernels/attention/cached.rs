@@ -10,6 +10,7 @@ mod kv_splits;
 mod partition;
 mod score;
 mod segments;
+mod softmax;
 #[cfg(target_arch = "x86_64")]
 mod tile_columns;
 #[cfg(target_arch = "x86_64")]
@@ -27,9 +28,9 @@ use key_blocks::{KeyBlockPass, KeyBlockPasses};
 use kv::{QueryView, Visibility};
 use kv_splits::{KV_SPLIT, SoftmaxState, SplitResults, merge};
 use partition::{AttentionPartition, Schedule, TileRange};
-use segments::{BlockKeys, Segment};
+use segments::BlockKeys;
+use softmax::BlockSoftmax;
 use std::cell::RefCell;
-use std::f32::consts::LOG2_E;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -43,8 +44,6 @@ const MAX_TILE_ROWS: usize = 48;
 const REGISTER_ROWS: usize = 6;
 /// The most query rows for which keys and values are read without decoding them first.
 const MAX_UNDECODED_ROWS: usize = 4;
-/// Vectors of a block's scores.
-const VECTORS: usize = KEY_BLOCK / LANES;
 
 /// The attention of one step over one layer's cache.
 #[derive(Clone, Copy, Debug)]
@@ -372,11 +371,12 @@ impl QueryTile<'_> {
         prefetcher: &mut Prefetcher<'_>,
     ) {
         products.score(s, self, pass, scratch, prefetcher);
-        let KeyBlockPass { base, segments, .. } = *pass;
-        let scores = &mut scratch.scores;
-        for row in pass.rows.clone() {
-            self.update_softmax(s, row, base, segments, &mut scores[row], sums);
-        }
+        s.call(BlockSoftmax {
+            query_tile: self,
+            pass,
+            scores: &mut scratch.scores,
+            sums,
+        });
         products.add_weighted_values(s, self, pass, scratch, sums, prefetcher);
     }
 
@@ -396,99 +396,5 @@ impl QueryTile<'_> {
     fn out_row(&self, row: usize) -> *mut f32 {
         // SAFETY: `CachedAttention::run`'s caller guarantees every output row.
         unsafe { self.out.at(self.output_row(row) * self.op.value_dim) }
-    }
-
-    /// The scores of a row, scaled and capped, in units of log2; negative infinity for keys that the query does not
-    /// see.
-    #[inline(always)]
-    fn masked_scores<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        base: usize,
-        segments: &[Segment],
-        scores: &mut [f32; KEY_BLOCK],
-    ) -> [S::V; VECTORS] {
-        let mut vectors = [s.zero(); VECTORS];
-        for (i, v) in vectors.iter_mut().enumerate() {
-            // SAFETY: a block holds whole vectors.
-            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
-            *v = if let Some(cap) = self.op.softcap {
-                let inner = s.mul(*v, s.splat(self.op.scale / cap));
-                s.mul(s.splat(cap * LOG2_E), s.tanh(inner))
-            } else {
-                s.mul(*v, s.splat(self.op.scale * LOG2_E))
-            };
-        }
-        let view = &self.visible.queries()[self.queries.start + row / self.heads].positions;
-        let from = (view.start as usize).saturating_sub(base).min(KEY_BLOCK);
-        let to = (view.end as usize).saturating_sub(base).min(KEY_BLOCK);
-        if let ([segment], 0, KEY_BLOCK) = (segments, from, to)
-            && segment.len() == KEY_BLOCK
-        {
-            return vectors;
-        }
-        for (i, v) in vectors.iter().enumerate() {
-            // SAFETY: as above.
-            unsafe { s.store(scores.as_mut_ptr().add(i * LANES), *v) };
-        }
-        let mut column = 0;
-        for segment in segments {
-            scores[column..segment.start].fill(f32::NEG_INFINITY);
-            column = segment.end;
-        }
-        scores[column..].fill(f32::NEG_INFINITY);
-        scores[..from].fill(f32::NEG_INFINITY);
-        scores[to..].fill(f32::NEG_INFINITY);
-        for (i, v) in vectors.iter_mut().enumerate() {
-            // SAFETY: as above.
-            *v = unsafe { s.load(scores.as_ptr().add(i * LANES)) };
-        }
-        vectors
-    }
-
-    /// Turns scores into softmax weights relative to the largest score so far, and rescales the accumulators if it
-    /// grew.
-    #[inline(always)]
-    fn update_softmax<S: Simd>(
-        &self,
-        s: S,
-        row: usize,
-        base: usize,
-        segments: &[Segment],
-        scores: &mut [f32; KEY_BLOCK],
-        sums: &mut Accumulators<'_>,
-    ) {
-        let vectors = self.masked_scores(s, row, base, segments, scores);
-        let largest = &mut sums.states[row].largest;
-        let mut top = vectors[0];
-        for v in &vectors[1..] {
-            top = s.max(top, *v);
-        }
-        let total = sums.weight_sums[row].as_mut_ptr();
-        // SAFETY: rows of weighted values and weight sums, and a block's whole vectors.
-        unsafe {
-            if s.any_gt(top, s.splat(*largest)) {
-                let new = s.reduce_max(top);
-                if *largest > f32::NEG_INFINITY {
-                    let factor = s.exp2_nonpositive(s.splat(*largest - new));
-                    let dim = self.op.value_dim;
-                    let weighted = sums.weighted[row * dim..][..dim].as_mut_ptr();
-                    kv_splits::scale(s, dim, weighted, factor);
-                    s.store(total, s.mul(s.load(total), factor));
-                }
-                *largest = new;
-            } else if *largest == f32::NEG_INFINITY {
-                scores.fill(0.0);
-                return;
-            }
-            let mut sum = s.load(total);
-            for (i, v) in vectors.into_iter().enumerate() {
-                let weight = s.exp2_nonpositive(s.sub(v, s.splat(*largest)));
-                sum = s.add(sum, weight);
-                s.store(scores.as_mut_ptr().add(i * LANES), weight);
-            }
-            s.store(total, sum);
-        }
     }
 }

@@ -21,6 +21,9 @@ pub(super) struct DecodedBlock([[f32; WIDTH]; DEPTH]);
 
 const WIDTH: usize = LANES + KEY_BLOCK + LANES;
 
+/// Dimensions of a stored tile that are reported to the prefetcher at once.
+const REPORTED_DIMS: usize = 8;
+
 impl DecodedBlock {
     pub(super) const fn new() -> DecodedBlock {
         DecodedBlock([[0.0; WIDTH]; DEPTH])
@@ -204,25 +207,26 @@ impl<E: KvDecoder> Kernel for CopyKeyTiles<'_, '_, E> {
                 } else {
                     0
                 };
-                for d in self.dims.clone() {
-                    let to = &mut self.block.0[d - self.dims.start][column..];
-                    // SAFETY: the tile lies inside the stored bytes, and a row of the block holds a vector from any of
-                    // its columns on, or one vector before.
-                    unsafe {
-                        let from = bytes.as_ptr().add(tile * row_bytes + d * width * element);
-                        self.prefetcher.consumed(width * element);
-                        let v = if width == TILE_CELLS {
-                            E::load(s, from, 0, TILE_CELLS)
-                        } else {
-                            E::load_part(s, from, 0, width)
-                        };
-                        if keep == 0 {
-                            s.store(to.as_mut_ptr(), v);
-                        } else {
-                            let mut lanes = [0.0; LANES];
-                            s.store(lanes.as_mut_ptr(), v);
-                            to[keep..LANES].copy_from_slice(&lanes[keep..]);
+                // SAFETY: the tile lies inside the stored bytes, and a row of the block holds a vector from any of its
+                // columns on, or one vector before.
+                unsafe {
+                    let tile = bytes.as_ptr().add(tile * row_bytes);
+                    for (i, d) in self.dims.clone().enumerate() {
+                        if i.is_multiple_of(REPORTED_DIMS) {
+                            let dims = REPORTED_DIMS.min(self.dims.len() - i);
+                            self.prefetcher.consumed(dims * width * element);
                         }
+                        let from = tile.add(d * width * element);
+                        let to = self.block.0.get_unchecked_mut(i).as_mut_ptr().add(column);
+                        if width == TILE_CELLS && keep == 0 {
+                            s.store(to, E::load(s, from, 0, TILE_CELLS));
+                            continue;
+                        }
+                        let mut lanes = [0.0; LANES];
+                        s.store(lanes.as_mut_ptr(), E::load_part(s, from, 0, width));
+                        let kept = &lanes[keep..];
+                        to.add(keep)
+                            .copy_from_nonoverlapping(kept.as_ptr(), kept.len());
                     }
                 }
                 tile += TILE_CELLS;

@@ -65,17 +65,20 @@ impl AttentionPartition {
         let visible_keys = queries.iter().map(|query| query.positions.len());
         let products = visible_keys.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
         let serial = products < SERIAL_PRODUCTS && kv_splits.len() <= 1;
-        // A tile takes the most queries that can share a pass and still leave enough tiles to balance the threads.
+        let fits = kv_splits::fits(queries.len() * op.heads, kv_splits.len(), op.value_dim);
+        let splits = if fits { kv_splits.len().max(1) } else { 1 };
+        // A tile takes the most queries that can share a pass and still leave enough tasks to balance the threads.
         let wanted_tiles = if serial {
             1
         } else {
-            (2 * threads).div_ceil(columns)
+            (2 * threads).div_ceil(columns * splits)
         };
-        let queries_per_tile = (max_rows / heads_per_tile)
-            .min(queries.len().div_ceil(wanted_tiles))
-            .max(1);
+        let tiles = queries
+            .len()
+            .div_ceil(max_rows / heads_per_tile)
+            .max(wanted_tiles);
+        let queries_per_tile = queries.len().div_ceil(tiles).max(1);
         let tiles = queries.len().div_ceil(queries_per_tile);
-        let fits = kv_splits::fits(queries.len() * op.heads, kv_splits.len(), op.value_dim);
         let schedule = if serial {
             Schedule::Serial
         } else if tiles * columns < 4 * threads && kv_splits.len() > 1 && fits {
