@@ -9,8 +9,8 @@ pub(crate) trait ByteLines: Simd {
 
     /// Activation rows whose sums fit into the registers.
     const ROWS: usize;
-    /// Whether strips are unpacked before many rows are multiplied with them.
-    const UNPACKS: bool = true;
+    /// Unpacked strips and activation rows that many rows are multiplied with at a time; zeros if strips are not unpacked.
+    const UNPACKED_TILE: (usize, usize);
 
     /// # Safety
     /// 64 bytes must be readable at `p`.
@@ -34,7 +34,7 @@ impl ByteLines for Generic {
 
     const ROWS: usize = 2;
     /// It would be compiled for nothing on CPUs with better tiers.
-    const UNPACKS: bool = false;
+    const UNPACKED_TILE: (usize, usize) = (0, 0);
 
     #[inline(always)]
     unsafe fn load_bytes(self, p: *const u8) -> Self::Line {

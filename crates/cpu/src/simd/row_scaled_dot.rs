@@ -38,6 +38,25 @@ pub(crate) trait RowScaledDot: ByteLines {
         line: Self::Line,
         block: *const u8,
     ) -> Self::Planes;
+    /// As [`dot_planes`](Self::dot_planes), for two lines and the same activations.
+    ///
+    /// # Safety
+    /// As for [`dot_planes`](Self::dot_planes).
+    #[inline(always)]
+    unsafe fn dot_planes_of_two<const INDEX: usize>(
+        self,
+        sums: [Self::Planes; 2],
+        lines: [Self::Line; 2],
+        block: *const u8,
+    ) -> [Self::Planes; 2] {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            [
+                self.dot_planes::<INDEX>(sums[0], lines[0], block),
+                self.dot_planes::<INDEX>(sums[1], lines[1], block),
+            ]
+        }
+    }
     /// Adds the sums of two parts of a group.
     fn add_planes(self, a: Self::Planes, b: Self::Planes) -> Self::Planes;
     fn zero_totals(self) -> Self::Totals;
@@ -65,6 +84,25 @@ pub(crate) trait RowScaledDot: ByteLines {
         weights: Self::Line,
         pairs: *const u8,
     ) -> Self::Totals;
+    /// As [`dot_words`](Self::dot_words), for two lines of weights and the same activations.
+    ///
+    /// # Safety
+    /// As for [`dot_words`](Self::dot_words).
+    #[inline(always)]
+    unsafe fn dot_words_of_two(
+        self,
+        totals: [Self::Totals; 2],
+        weights: [Self::Line; 2],
+        pairs: *const u8,
+    ) -> [Self::Totals; 2] {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            [
+                self.dot_words(totals[0], weights[0], pairs),
+                self.dot_words(totals[1], weights[1], pairs),
+            ]
+        }
+    }
     /// Stores sixteen integral numbers of magnitude up to [`MAX_ROW_SCALED`] as [`dot_words`](Self::dot_words) reads them:
     /// of every four numbers the pairs of the first and third, then those of the second and fourth.
     ///

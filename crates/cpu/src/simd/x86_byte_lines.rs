@@ -84,6 +84,7 @@ impl ByteLines for Avx2<false> {
     type Line = Halves;
 
     const ROWS: usize = 4;
+    const UNPACKED_TILE: (usize, usize) = (1, 2);
 
     avx2_lines!();
 }
@@ -92,6 +93,7 @@ impl ByteLines for Avx2<true> {
     type Line = Halves;
 
     const ROWS: usize = 2;
+    const UNPACKED_TILE: (usize, usize) = (1, 2);
 
     avx2_lines!();
 }
@@ -136,6 +138,7 @@ impl ByteLines for Avx512<false> {
     type Line = __m512i;
 
     const ROWS: usize = 4;
+    const UNPACKED_TILE: (usize, usize) = (1, 4);
 
     avx512_lines!();
 }
@@ -143,7 +146,8 @@ impl ByteLines for Avx512<false> {
 impl ByteLines for Avx512<true> {
     type Line = __m512i;
 
-    const ROWS: usize = 4;
+    const ROWS: usize = 8;
+    const UNPACKED_TILE: (usize, usize) = (2, 4);
 
     avx512_lines!();
 }

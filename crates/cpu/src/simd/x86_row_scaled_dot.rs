@@ -595,8 +595,93 @@ unsafe fn dot_words(
     Planes(high, low)
 }
 
+/// Adds the products of two lines with the same activations: each is broadcast once.
+macro_rules! dot_two {
+    ($instruction:literal, $sums:expr, $lines:expr, $x:expr, $high:expr, $low:expr) => {{
+        let [Planes(mut high, mut low), Planes(mut other_high, mut other_low)] = $sums;
+        let _broadcast: __m512i;
+        std::arch::asm!(
+            "vpbroadcastd {x}, dword ptr [{at} + {high_at}]",
+            concat!($instruction, " {high}, {line}, {x}"),
+            concat!($instruction, " {other_high}, {other_line}, {x}"),
+            "vpbroadcastd {x}, dword ptr [{at} + {low_at}]",
+            concat!($instruction, " {low}, {line}, {x}"),
+            concat!($instruction, " {other_low}, {other_line}, {x}"),
+            high = inout(zmm_reg) high,
+            low = inout(zmm_reg) low,
+            other_high = inout(zmm_reg) other_high,
+            other_low = inout(zmm_reg) other_low,
+            line = in(zmm_reg) $lines[0],
+            other_line = in(zmm_reg) $lines[1],
+            x = out(zmm_reg) _broadcast,
+            at = in(reg) $x,
+            high_at = const $high,
+            low_at = const $low,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+        [Planes(high, low), Planes(other_high, other_low)]
+    }};
+}
+
+/// # Safety
+/// A block must be readable at `block`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn dot_planes_of_two<const INDEX: usize>(
+    sums: [Planes<__m512i>; 2],
+    lines: [__m512i; 2],
+    block: *const u8,
+) -> [Planes<__m512i>; 2] {
+    // SAFETY: as the caller guarantees. In assembly, as in `dot_planes`.
+    unsafe {
+        dot_two!(
+            "vpdpbusd",
+            sums,
+            lines,
+            block,
+            4 * INDEX,
+            LOW_PLANE + 4 * INDEX
+        )
+    }
+}
+
+/// # Safety
+/// Eight bytes must be readable at `pairs`.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+unsafe fn dot_words_of_two(
+    totals: [Planes<__m512i>; 2],
+    weights: [__m512i; 2],
+    pairs: *const u8,
+) -> [Planes<__m512i>; 2] {
+    // SAFETY: as the caller guarantees. In assembly, as in `dot_planes`.
+    unsafe { dot_two!("vpdpwssd", totals, weights, pairs, 0, 4) }
+}
+
 impl RowScaledDot for Avx512<true> {
     avx512_row_scaled!(_mm512_add_epi32);
+
+    #[inline(always)]
+    unsafe fn dot_planes_of_two<const INDEX: usize>(
+        self,
+        sums: [Planes<__m512i>; 2],
+        lines: [__m512i; 2],
+        block: *const u8,
+    ) -> [Planes<__m512i>; 2] {
+        // SAFETY: the caller guarantees the block; AVX512-VNNI is proven.
+        unsafe { dot_planes_of_two::<INDEX>(sums, lines, block) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words_of_two(
+        self,
+        totals: [Planes<__m512i>; 2],
+        weights: [__m512i; 2],
+        pairs: *const u8,
+    ) -> [Planes<__m512i>; 2] {
+        // SAFETY: the caller guarantees both pairs; AVX512-VNNI is proven.
+        unsafe { dot_words_of_two(totals, weights, pairs) }
+    }
 
     #[inline(always)]
     unsafe fn dot_words(

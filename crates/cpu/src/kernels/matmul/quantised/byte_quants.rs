@@ -4,8 +4,9 @@
 //! multiplied: on vectors a line at a time, in registers, and on AMX tiles into two planes of bytes.
 
 use super::format::{BLOCK, IQ4_TABLE, LINE};
+use super::microkernel::{each_row, load_lines};
 use super::strip::{RowScaledStrip, StripReader};
-use super::strip_kernel::{StripMicrokernel, unpacked_blocks};
+use super::strip_kernel::{StripMicrokernel, unpacked_strip, write_strips};
 use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -80,12 +81,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
     }
 
     #[inline(always)]
-    unsafe fn multiply<
-        S: RowScaledDot,
-        const GROUP: usize,
-        const R: usize,
-        const UNPACKED: bool,
-    >(
+    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
         task: &StripTask<'_>,
         layout: &RowScaledStrip,
@@ -102,7 +98,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         unsafe {
             let start = task.operands.weight.add(strip * layout.bytes);
             let units = s.load(start.cast());
-            let prefetches = !UNPACKED && first == 0;
+            let prefetches = first == 0;
             if prefetches {
                 prefetcher.consumed(layout.spans);
             }
@@ -115,11 +111,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                 let mut totals = [[s.zero_totals(); MAX_CHAINS]; R];
                 let mut left = inputs.len() / BLOCK;
                 while left > 0 {
-                    let blocks = if UNPACKED {
-                        unpacked_blocks::<Self>(task, inputs.end / BLOCK - left, left)
-                    } else {
-                        reader.next::<S, 0>(s, left)
-                    };
+                    let blocks = reader.next::<S, 0>(s, left);
                     left -= blocks.count;
                     let (mut quants, mut factors) = (blocks.quants, blocks.factors);
                     if prefetches {
@@ -130,19 +122,10 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                             prefetcher.reads(quants, const { stored_lines(TABLE) } * LINE);
                         }
                         let pairs = s.load_bytes(factors);
-                        let lines = if UNPACKED {
-                            [pairs; 8]
-                        } else {
-                            quant_lines::<S, TABLE>(s, quants)
-                        };
+                        let lines = quant_lines::<S, TABLE>(s, quants);
                         macro_rules! dots {
                             ($($line:literal)*) => {$(
-                                let weights = if UNPACKED {
-                                    let words = quants.add(2 * $line * LINE);
-                                    [s.load_bytes(words), s.load_bytes(words.add(LINE))]
-                                } else {
-                                    expand_line(s, lines[$line], pairs)
-                                };
+                                let weights = expand_line(s, lines[$line], pairs);
                                 let at = x_half.wrapping_add($line / 4 * x_stride + $line % 4 * 16);
                                 for r in 0..R {
                                     for side in 0..2 {
@@ -172,5 +155,87 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                 write(s, task, first + r, strip, s.mul(*out, units));
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_unpacked<
+        S: RowScaledDot,
+        const GROUP: usize,
+        const R: usize,
+        const STRIPS: usize,
+    >(
+        s: S,
+        task: &StripTask<'_>,
+        layout: &RowScaledStrip,
+        strip: usize,
+        first: usize,
+        rows: usize,
+    ) {
+        let x = &task.activations;
+        // SAFETY: as the caller guarantees: an unpacked strip has `k / 32` blocks, and a row of activations has as many.
+        unsafe {
+            let mut blocks = [std::ptr::null::<u8>(); STRIPS];
+            for (i, block) in blocks.iter_mut().enumerate() {
+                *block = unpacked_strip::<Self>(task, i);
+            }
+            let mut x_half = x.line(first, 0).cast_const();
+            let x_stride = x.layout.interleaved_rows * LINE;
+            let mut out = [[s.zero(); STRIPS]; R];
+            for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
+                let mut totals = [[s.zero_totals(); STRIPS]; R];
+                // Half a block: eight lines, of even and of odd positions in turn.
+                for _ in 0..inputs.len() / BLOCK * 2 {
+                    macro_rules! dots {
+                        ($($line:literal)*) => {$(
+                            let weights = load_lines(s, &blocks, $line);
+                            let at = x_half.wrapping_add($line * 8);
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                                totals[r] = dot_strips(s, totals[r], weights, at.wrapping_add(r * LINE));
+                            });
+                        )*};
+                    }
+                    dots!(0 1 2 3 4 5 6 7);
+                    x_half = x_half.wrapping_add(x_stride);
+                    each_row!(i in 0 1, STRIPS, {
+                        blocks[i] = blocks[i].wrapping_add(8 * LINE);
+                    });
+                }
+                let scale = x.scale(first, chunk);
+                for r in 0..R {
+                    let scale = s.splat(*scale.add(r));
+                    for i in 0..STRIPS {
+                        out[r][i] = s.fma(s.totals_to_f32(totals[r][i]), scale, out[r][i]);
+                    }
+                }
+            }
+            write_strips(s, task, layout, (first, rows), strip, out);
+        }
+    }
+}
+
+/// Adds the products of a line of one or two strips with the same activations.
+///
+/// # Safety
+/// As for [`RowScaledDot::dot_words`].
+#[inline(always)]
+unsafe fn dot_strips<S: RowScaledDot, const STRIPS: usize>(
+    s: S,
+    mut totals: [S::Totals; STRIPS],
+    weights: [S::Line; STRIPS],
+    pairs: *const u8,
+) -> [S::Totals; STRIPS] {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        if STRIPS == 1 {
+            totals[0] = s.dot_words(totals[0], weights[0], pairs);
+        } else {
+            let last = STRIPS - 1;
+            [totals[0], totals[last]] = s.dot_words_of_two(
+                [totals[0], totals[last]],
+                [weights[0], weights[last]],
+                pairs,
+            );
+        }
+        totals
     }
 }

@@ -2,7 +2,7 @@
 
 use super::format::{BLOCK, LINE};
 use super::strip::{RowScaledStrip, StripReader, block_lines};
-use super::strip_kernel::{StripMicrokernel, unpacked_blocks};
+use super::strip_kernel::{StripMicrokernel, unpacked_strip, write_strips};
 use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -11,7 +11,7 @@ use crate::simd::RowScaledDot;
 /// dependency chain, and the chains of several rows hide its latency.
 macro_rules! dots {
     ($s:ident, $sums:ident, $lines:ident, $x:ident, $($line:literal)*) => {$(
-        each_row!(r in 0 1 2 3, R, {
+        each_row!(r in 0 1 2 3 4 5 6 7, R, {
             $sums[r] = $s.dot_planes::<$line>($sums[r], $lines[$line], $x.add(r * LINE));
         });
     )*};
@@ -39,13 +39,15 @@ macro_rules! begin {
 
 /// Adds the sums of a group to the totals.
 macro_rules! add {
-    ($s:ident, $totals:expr, $sums:expr, $factors:ident, $x:expr) => {
+    ($s:ident, $totals:expr, $sums:expr, $factors:tt, $x:expr) => {
         match UPPER {
             0 => $s.add_scaled::<false>($totals, $sums, $factors, $x),
             _ => $s.add_scaled::<true>($totals, $sums, $factors, $x),
         }
     };
 }
+
+pub(super) use each_row;
 
 /// The inner loop of the row-scaled scheme, for quants with `UPPER` bits above the fourth.
 pub(super) struct RowScaledMicrokernel<const UPPER: usize>;
@@ -76,12 +78,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
     }
 
     #[inline(always)]
-    unsafe fn multiply<
-        S: RowScaledDot,
-        const GROUP: usize,
-        const R: usize,
-        const UNPACKED: bool,
-    >(
+    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
         task: &StripTask<'_>,
         layout: &RowScaledStrip,
@@ -96,7 +93,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
         unsafe {
             let start = task.operands.weight.add(strip * layout.bytes);
             let units = s.load(start.cast());
-            let prefetches = !UNPACKED && first == 0;
+            let prefetches = first == 0;
             if prefetches {
                 prefetcher.consumed(layout.spans);
             }
@@ -111,11 +108,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                 let mut totals = [s.zero_totals(); R];
                 let mut left = inputs.len() / BLOCK;
                 while left > 0 {
-                    let blocks = if UNPACKED {
-                        unpacked_blocks::<Self>(task, inputs.end / BLOCK - left, left)
-                    } else {
-                        reader.next::<S, UPPER>(s, left)
-                    };
+                    let blocks = reader.next::<S, UPPER>(s, left);
                     left -= blocks.count;
                     let (mut quants, mut factors) = (blocks.quants, blocks.factors);
                     if prefetches {
@@ -125,24 +118,20 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                         if prefetches {
                             prefetcher.reads(quants, (4 + UPPER) * LINE);
                         }
-                        let lines = if UNPACKED {
-                            unpacked_lines(s, quants)
-                        } else {
-                            block_lines::<S, UPPER>(s, quants)
-                        };
+                        let lines = block_lines::<S, UPPER>(s, quants);
                         let scales = s.load_bytes(factors);
                         let mut sums = [s.zero_planes(); R];
-                        each_row!(r in 0 1 2 3, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
+                        each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
                         dots!(s, sums, lines, x_block, 0 1 2 3);
                         if GROUP < BLOCK {
-                            each_row!(r in 0 1 2 3, R, {
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
                             });
                             x_sums = x_sums.add(sums_stride);
                             let scales = s.load_bytes(factors.add(LINE));
-                            each_row!(r in 0 1 2 3, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
                             dots!(s, sums, lines, x_block, 4 5 6 7);
-                            each_row!(r in 0 1 2 3, R, {
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
                             });
                         } else {
@@ -150,11 +139,11 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                                 // With few rows, two independent chains per row hide the latency.
                                 let mut later = [s.zero_planes(); R];
                                 dots!(s, later, lines, x_block, 4 5 6 7);
-                                each_row!(r in 0 1 2 3, R, { sums[r] = s.add_planes(sums[r], later[r]); });
+                                each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = s.add_planes(sums[r], later[r]); });
                             } else {
                                 dots!(s, sums, lines, x_block, 4 5 6 7);
                             }
-                            each_row!(r in 0 1 2 3, R, {
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
                             });
                         }
@@ -175,17 +164,120 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn multiply_unpacked<
+        S: RowScaledDot,
+        const GROUP: usize,
+        const R: usize,
+        const STRIPS: usize,
+    >(
+        s: S,
+        task: &StripTask<'_>,
+        layout: &RowScaledStrip,
+        strip: usize,
+        first: usize,
+        rows: usize,
+    ) {
+        let x = &task.activations;
+        let words = if UPPER == 0 { 2 } else { 4 };
+        // SAFETY: as the caller guarantees: an unpacked strip has `k / 32` blocks, and a row of activations has as many.
+        unsafe {
+            let mut blocks = [std::ptr::null::<u8>(); STRIPS];
+            for (i, block) in blocks.iter_mut().enumerate() {
+                *block = unpacked_strip::<Self>(task, i);
+            }
+            let mut x_block = x.line(first, 0).cast_const();
+            let mut x_sums = x.sums(first, 0).cast_const();
+            let x_stride = x.layout.interleaved_rows * LINE;
+            let sums_stride = x.layout.interleaved_rows * words;
+            let mut out = [[s.zero(); STRIPS]; R];
+            for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
+                let mut totals = [[s.zero_totals(); STRIPS]; R];
+                for _ in 0..inputs.len() / BLOCK {
+                    macro_rules! group {
+                        ($group:literal, $($line:literal)*) => {
+                            let mut sums = [[s.zero_planes(); STRIPS]; R];
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = [begin!(s, x_sums.add(r * words)); STRIPS]; });
+                            $(
+                                let lines = load_lines(s, &blocks, $line);
+                                each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                                    sums[r] = dot_strips::<S, $line, STRIPS>(s, sums[r], lines, x_block.add(r * LINE));
+                                });
+                            )*
+                            let scales = load_lines(s, &blocks, 8 + $group);
+                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                                each_row!(i in 0 1, STRIPS, {
+                                    totals[r][i] = add!(s, totals[r][i], sums[r][i], (scales[i]), x_sums.add(r * words));
+                                });
+                            });
+                            x_sums = x_sums.add(sums_stride);
+                        };
+                    }
+                    if GROUP < BLOCK {
+                        group!(0, 0 1 2 3);
+                        group!(1, 4 5 6 7);
+                    } else {
+                        group!(0, 0 1 2 3 4 5 6 7);
+                    }
+                    x_block = x_block.add(x_stride);
+                    each_row!(i in 0 1, STRIPS, {
+                        blocks[i] = blocks[i].wrapping_add(Self::UNPACKED_LINES * LINE);
+                    });
+                }
+                let scale = x.scale(first, chunk);
+                for r in 0..R {
+                    let scale = s.splat(*scale.add(r));
+                    for i in 0..STRIPS {
+                        out[r][i] = s.fma(s.totals_to_f32(totals[r][i]), scale, out[r][i]);
+                    }
+                }
+            }
+            write_strips(s, task, layout, (first, rows), strip, out);
+        }
+    }
 }
 
-/// The eight lines of an unpacked block's quants.
+/// A line of every strip's block.
 ///
 /// # Safety
-/// The block must be readable.
+/// The line must be readable in every block.
 #[inline(always)]
-unsafe fn unpacked_lines<S: RowScaledDot>(s: S, quants: *const u8) -> [S::Line; 8] {
-    macro_rules! lines {
-        ($($line:literal)*) => { [$(s.load_bytes(quants.add($line * LINE))),*] };
-    }
+pub(super) unsafe fn load_lines<S: RowScaledDot, const STRIPS: usize>(
+    s: S,
+    blocks: &[*const u8; STRIPS],
+    line: usize,
+) -> [S::Line; STRIPS] {
     // SAFETY: as the caller guarantees.
-    unsafe { lines!(0 1 2 3 4 5 6 7) }
+    unsafe {
+        let mut lines = [s.load_bytes(blocks[0].add(line * LINE)); STRIPS];
+        if STRIPS > 1 {
+            lines[STRIPS - 1] = s.load_bytes(blocks[STRIPS - 1].add(line * LINE));
+        }
+        lines
+    }
+}
+
+/// Adds the products of a line of one or two strips with the same activations.
+///
+/// # Safety
+/// As for [`RowScaledDot::dot_planes`].
+#[inline(always)]
+unsafe fn dot_strips<S: RowScaledDot, const LINE: usize, const STRIPS: usize>(
+    s: S,
+    mut sums: [S::Planes; STRIPS],
+    lines: [S::Line; STRIPS],
+    block: *const u8,
+) -> [S::Planes; STRIPS] {
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        if STRIPS == 1 {
+            sums[0] = s.dot_planes::<LINE>(sums[0], lines[0], block);
+        } else {
+            let last = STRIPS - 1;
+            [sums[0], sums[last]] =
+                s.dot_planes_of_two::<LINE>([sums[0], sums[last]], [lines[0], lines[last]], block);
+        }
+        sums
+    }
 }

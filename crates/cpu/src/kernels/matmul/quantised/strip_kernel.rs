@@ -1,11 +1,12 @@
 //! The vector kernel that multiplies the strips of a task.
 
 use super::format::{BLOCK, LINE};
-use super::strip::{RowScaledStrip, StripBlocks, StripReader};
-use super::task::{QuantisedLinear, StripTask};
+use super::strip::{RowScaledStrip, StripReader};
+use super::task::{QuantisedLinear, StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// The inner loop for a kind of quants.
 pub(super) trait StripMicrokernel {
@@ -28,16 +29,33 @@ pub(super) trait StripMicrokernel {
     );
 
     /// Multiplies one strip of sixteen weight rows with `rows ≤ R` rows of activations from `first` on. If there are
-    /// fewer than `R`, the data after them is multiplied too and not stored. The strip is read from the weight, or from the
-    /// scratch if it is `UNPACKED`.
+    /// fewer than `R`, the data after them is multiplied too and not stored.
     ///
     /// # Safety
     /// As for [`super::QuantisedLinear::run`]; strip and rows must exist, and the format's groups have `GROUP` inputs.
-    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize, const UNPACKED: bool>(
+    unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
         task: &StripTask<'_>,
         layout: &RowScaledStrip,
         prefetcher: &mut Prefetcher<'_>,
+        strip: usize,
+        first: usize,
+        rows: usize,
+    );
+
+    /// As [`multiply`](Self::multiply), for `STRIPS` strips from `strip` on that are unpacked in the task's scratch.
+    ///
+    /// # Safety
+    /// As for [`multiply`](Self::multiply); the strips must exist and be unpacked.
+    unsafe fn multiply_unpacked<
+        S: RowScaledDot,
+        const GROUP: usize,
+        const R: usize,
+        const STRIPS: usize,
+    >(
+        s: S,
+        task: &StripTask<'_>,
+        layout: &RowScaledStrip,
         strip: usize,
         first: usize,
         rows: usize,
@@ -49,18 +67,28 @@ const MAX_UNPACKED_LINES: usize = 16;
 /// Rows from which strips are unpacked: for fewer, unpacking in registers again for every four rows is faster.
 const MIN_UNPACK_ROWS: usize = 24;
 
-/// Bytes of a thread's scratch for an unpacked strip.
+/// The most strips that are multiplied together: they share the loads of the activations.
+const MAX_UNPACKED_STRIPS: usize = 2;
+
+/// Bytes of a thread's scratch for unpacked strips.
 pub(super) fn unpacked_bytes(linear: &QuantisedLinear) -> usize {
     match linear.m {
-        MIN_UNPACK_ROWS.. => linear.k / BLOCK * MAX_UNPACKED_LINES * LINE,
+        MIN_UNPACK_ROWS.. => MAX_UNPACKED_STRIPS * linear.k / BLOCK * MAX_UNPACKED_LINES * LINE,
         _ => 0,
     }
 }
 
-/// Unpacks a strip to the task's scratch.
+/// The address of an unpacked strip in the task's scratch.
+#[inline(always)]
+pub(super) fn unpacked_strip<M: StripMicrokernel>(task: &StripTask<'_>, index: usize) -> *mut u8 {
+    let bytes = task.linear.k / BLOCK * M::UNPACKED_LINES * LINE;
+    task.expanded.wrapping_add(index * bytes)
+}
+
+/// Unpacks a strip.
 ///
 /// # Safety
-/// As for [`super::QuantisedLinear::run`]; the strip must exist, and the scratch have [`unpacked_bytes`].
+/// As for [`super::QuantisedLinear::run`]; the strip must exist, and `to` have room for its unpacked blocks.
 #[inline(always)]
 unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
     s: S,
@@ -68,9 +96,9 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
     layout: &RowScaledStrip,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
     strip: usize,
+    mut to: *mut u8,
 ) {
     let all = task.linear.k / BLOCK;
-    let mut to = task.expanded;
     let mut block = 0;
     // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and the scratch holds as many.
     unsafe {
@@ -100,23 +128,27 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
     }
 }
 
-/// `count` blocks of an unpacked strip from block `first` on. A block begins with eight lines of quants, then its
-/// factors; two-byte weights take all lines, and `factors` is not used.
+/// Stores the sums of some rows, in units of the strips' scales.
+///
+/// # Safety
+/// As for [`super::QuantisedLinear::run`]; strips and rows (the first and their number) must exist.
 #[inline(always)]
-pub(super) fn unpacked_blocks<M: StripMicrokernel>(
+pub(super) unsafe fn write_strips<S: RowScaledDot, const R: usize, const STRIPS: usize>(
+    s: S,
     task: &StripTask<'_>,
-    first: usize,
-    count: usize,
-) -> StripBlocks {
-    let stride = M::UNPACKED_LINES * LINE;
-    let quants = task.expanded.cast_const().wrapping_add(first * stride);
-    StripBlocks {
-        count,
-        quants,
-        quants_stride: stride,
-        factors: quants.wrapping_add(8 * LINE),
-        factors_stride: stride,
-        header_bytes: 0,
+    layout: &RowScaledStrip,
+    (first, rows): (usize, usize),
+    strip: usize,
+    sums: [[S::V; STRIPS]; R],
+) {
+    for i in 0..STRIPS {
+        // SAFETY: as the caller guarantees: a strip begins with the scales of its rows.
+        unsafe {
+            let scales = s.load(task.operands.weight.add((strip + i) * layout.bytes).cast());
+            for (r, sums) in sums.iter().enumerate().take(rows) {
+                write(s, task, first + r, strip + i, s.mul(sums[i], scales));
+            }
+        }
     }
 }
 
@@ -159,43 +191,91 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
         // Rows of a part are read again for every strip, from L2.
         let part = (PART_BYTES / (2 * task.linear.k)).next_multiple_of(PART_ROWS);
         for first in (0..m).step_by(part) {
-            let end = m.min(first + part);
-            let unpacks = const { S::UNPACKS } && end - first >= MIN_UNPACK_ROWS;
-            for strip in task.strips.clone() {
-                if unpacks {
+            let rows = first..m.min(first + part);
+            // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have been matched.
+            unsafe {
+                if const { S::UNPACKED_TILE.0 > 0 } && rows.len() >= MIN_UNPACK_ROWS {
                     let prefetcher = (first == 0).then_some(&mut *prefetcher);
-                    // SAFETY: as below; the scratch has `unpacked_bytes`.
-                    unsafe { unpack::<S, M>(s, task, layout, prefetcher, strip) };
+                    multiply_many::<S, M, GROUP>(s, task, layout, prefetcher, rows);
+                } else {
+                    multiply_few::<S, M, GROUP>(s, task, layout, prefetcher, rows);
                 }
-                let mut row = first;
-                while row < end {
-                    let rows = (end - row).min(S::ROWS);
-                    macro_rules! multiply {
-                        ($rows:expr, $unpacked:expr) => {
-                            M::multiply::<S, GROUP, $rows, $unpacked>(
-                                s, task, layout, prefetcher, strip, row, rows,
-                            )
-                        };
-                    }
-                    // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have
-                    // been matched; `rows` is at most the constant. Constant conditions: what a tier does not use is not
-                    // compiled.
-                    unsafe {
-                        match rows {
-                            _ if unpacks => {
-                                if const { !S::UNPACKS } {
-                                } else if const { S::ROWS > 2 } {
-                                    multiply!(4, true)
-                                } else {
-                                    multiply!(2, true)
-                                }
-                            }
-                            1 => multiply!(1, false),
-                            3.. if const { S::ROWS > 2 } => multiply!(4, false),
-                            _ => multiply!(2, false),
-                        }
-                    }
-                    row += rows;
+            }
+        }
+    }
+}
+
+/// Multiplies all strips of a task with some rows, as they are packed.
+///
+/// # Safety
+/// As for [`StripKernel::multiply`]; the rows must exist.
+#[inline(always)]
+unsafe fn multiply_few<S: RowScaledDot, M: StripMicrokernel, const GROUP: usize>(
+    s: S,
+    task: &StripTask<'_>,
+    layout: &RowScaledStrip,
+    prefetcher: &mut Prefetcher<'_>,
+    all: Range<usize>,
+) {
+    for strip in task.strips.clone() {
+        for first in all.clone().step_by(S::ROWS) {
+            let rows = (all.end - first).min(S::ROWS);
+            macro_rules! multiply {
+                ($rows:expr) => {
+                    M::multiply::<S, GROUP, $rows>(s, task, layout, prefetcher, strip, first, rows)
+                };
+            }
+            // SAFETY: as the caller guarantees; `rows` is at most the constant. Constant conditions: what a tier does not
+            // use is not compiled.
+            unsafe {
+                match rows {
+                    1 => multiply!(1),
+                    5.. if const { S::ROWS > 4 } => multiply!(8),
+                    3.. if const { S::ROWS > 2 } => multiply!(4),
+                    _ => multiply!(2),
+                }
+            }
+        }
+    }
+}
+
+/// Multiplies all strips of a task with some rows, after unpacking them.
+///
+/// # Safety
+/// As for [`StripKernel::multiply`]; the rows must exist, and the task's scratch have [`unpacked_bytes`].
+#[inline(always)]
+unsafe fn multiply_many<S: RowScaledDot, M: StripMicrokernel, const GROUP: usize>(
+    s: S,
+    task: &StripTask<'_>,
+    layout: &RowScaledStrip,
+    mut prefetcher: Option<&mut Prefetcher<'_>>,
+    all: Range<usize>,
+) {
+    let (max_strips, max_rows) = const { S::UNPACKED_TILE };
+    for strip in task.strips.clone().step_by(max_strips) {
+        let strips = (task.strips.end - strip).min(max_strips);
+        for i in 0..strips {
+            let (prefetcher, to) = (prefetcher.as_deref_mut(), unpacked_strip::<M>(task, i));
+            // SAFETY: as the caller guarantees.
+            unsafe { unpack::<S, M>(s, task, layout, prefetcher, strip + i, to) };
+        }
+        for first in all.clone().step_by(max_rows) {
+            let rows = (all.end - first).min(max_rows);
+            macro_rules! multiply {
+                ($rows:expr, $strips:expr) => {
+                    M::multiply_unpacked::<S, GROUP, $rows, $strips>(
+                        s, task, layout, strip, first, rows,
+                    )
+                };
+            }
+            // SAFETY: as the caller guarantees; `rows` and `strips` are at most the constants. Constant conditions: what a
+            // tier does not use is not compiled.
+            unsafe {
+                match (const { S::UNPACKED_TILE }, strips) {
+                    ((2, 4), 2) if const { matches!(S::UNPACKED_TILE, (2, 4)) } => multiply!(4, 2),
+                    ((_, 4), _) if const { S::UNPACKED_TILE.1 == 4 } => multiply!(4, 1),
+                    _ if const { S::UNPACKED_TILE.1 == 2 } => multiply!(2, 1),
+                    _ => {}
                 }
             }
         }
