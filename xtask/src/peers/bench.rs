@@ -5,13 +5,14 @@ mod measure;
 mod peer;
 mod section;
 
+use super::script;
 use super::turns::TurnArgs;
-use crate::model;
-use anyhow::{Result, ensure};
+use crate::{model, shell};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use peer::PeerKind;
 use section::{Files, Section, Test, record};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Compare the speed of kvark with that of llama.cpp or OpenVINO GenAI, interleaved on one machine
 #[derive(Args)]
@@ -32,7 +33,8 @@ Examples:
   cargo xtask bench-peers --model model.gguf --rounds 9 -t 1,2 --json
   cargo xtask bench-peers --peer openvino --model qwen.gguf -p 256 -n 0
   cargo xtask bench-peers --isa avx2 -p 512 -d 0,4096
-  cargo xtask bench-peers --record --also q4_k_m.gguf --also q8_0.gguf --markdown docs/benchmarks/cpu.md"
+  cargo xtask bench-peers --formats Q8_0,Q6_K,Q5_K_M,F16,BF16
+  cargo xtask bench-peers --record --also q4_k_m.gguf --formats Q8_0,F16 --markdown docs/benchmarks/cpu.md"
 )]
 pub(crate) struct BenchPeers {
     /// Model (GGUF) [default: SmolLM2-135M-Instruct]
@@ -41,6 +43,10 @@ pub(crate) struct BenchPeers {
     /// Another model (GGUF) to measure; may be repeated
     #[arg(long, value_name = "GGUF")]
     also: Vec<PathBuf>,
+    /// Formats that llama.cpp converts the model to, into target/models; the files are measured after those of --also
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',')]
+    #[arg(value_parser = ["F16", "BF16", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"])]
+    formats: Vec<String>,
     /// Measure the tests of the project's record instead of chosen ones
     #[arg(long, conflicts_with_all = ["isa", "cache_type", "threads", "n_prompt", "n_gen", "n_depth"])]
     record: bool,
@@ -65,14 +71,12 @@ pub(crate) struct BenchPeers {
 
 impl BenchPeers {
     pub(crate) fn execute(self) -> Result<()> {
-        let files = measure::Models {
-            main: model::find(self.model.clone())?,
-            also: self
-                .also
-                .iter()
-                .map(|file| model::find(Some(file.clone())))
-                .collect::<Result<_, _>>()?,
-        };
+        let main = model::find(self.model.clone())?;
+        let named = self.also.iter();
+        let named = named.map(|file| Ok(model::find(Some(file.clone()))?));
+        let converted = self.formats.iter().map(|format| convert(&main, format));
+        let also = named.chain(converted).collect::<Result<_>>()?;
+        let files = measure::Models { main, also };
         let sections = if self.record {
             record()
         } else {
@@ -96,7 +100,21 @@ impl BenchPeers {
             peer: self.peer,
             tests: tests.clone(),
         };
-        let also = (!self.also.is_empty()).then(|| section(Files::Also));
+        let also = !self.also.is_empty() || !self.formats.is_empty();
+        let also = also.then(|| section(Files::Also));
         Ok([section(Files::Main)].into_iter().chain(also).collect())
     }
+}
+
+/// The model in another format, converted unless it is there already.
+fn convert(model: &Path, format: &str) -> Result<PathBuf> {
+    let folder = shell::target().join("models");
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let stem = model.file_stem().unwrap_or_default().to_string_lossy();
+    let file = folder.join(format!("{stem}-{}.gguf", format.to_lowercase()));
+    if !file.exists() {
+        let mut command = script::CONVERT.command()?;
+        shell::run(command.arg(model).arg(format).arg(&file))?;
+    }
+    Ok(file)
 }

@@ -21,6 +21,10 @@ pub(super) const LLAMA_BENCH: Script = Script {
     file: "xtask/peers/llama_bench.py",
     requirements: "xtask/peers/requirements.txt",
 };
+pub(super) const CONVERT: Script = Script {
+    file: "xtask/peers/convert.py",
+    requirements: "xtask/peers/requirements.txt",
+};
 pub(super) const OPENVINO_BENCH: Script = Script {
     file: "xtask/peers/openvino_bench.py",
     requirements: "xtask/peers/requirements-openvino.txt",

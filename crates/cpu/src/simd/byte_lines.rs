@@ -9,7 +9,8 @@ pub(crate) trait ByteLines: Simd {
 
     /// Activation rows whose sums fit into the registers.
     const ROWS: usize;
-    /// Unpacked strips and activation rows that many rows are multiplied with at a time; zeros if strips are not unpacked.
+    /// The unpacked strips and activation rows whose sums are computed at a time: (1, 2), (1, 4) or (2, 4); zeros if strips
+    /// are never unpacked.
     const UNPACKED_TILE: (usize, usize);
 
     /// # Safety

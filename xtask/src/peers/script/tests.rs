@@ -2,8 +2,9 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-const SCRIPTS: [&Script; 9] = [
+const SCRIPTS: [&Script; 10] = [
     &LLAMA_BENCH,
+    &CONVERT,
     &OPENVINO_BENCH,
     &LLAMA_LOOKUP,
     &TRUTH,

@@ -271,11 +271,12 @@ unsafe fn multiply_many<S: RowScaledDot, M: StripMicrokernel, const GROUP: usize
             // SAFETY: as the caller guarantees; `rows` and `strips` are at most the constants. Constant conditions: what a
             // tier does not use is not compiled.
             unsafe {
-                match (const { S::UNPACKED_TILE }, strips) {
-                    ((2, 4), 2) if const { matches!(S::UNPACKED_TILE, (2, 4)) } => multiply!(4, 2),
-                    ((_, 4), _) if const { S::UNPACKED_TILE.1 == 4 } => multiply!(4, 1),
-                    _ if const { S::UNPACKED_TILE.1 == 2 } => multiply!(2, 1),
-                    _ => {}
+                if const { S::UNPACKED_TILE.1 == 2 } {
+                    multiply!(2, 1)
+                } else if const { S::UNPACKED_TILE.0 == 2 } && strips == 2 {
+                    multiply!(4, 2)
+                } else {
+                    multiply!(4, 1)
                 }
             }
         }
