@@ -6,7 +6,7 @@
 use super::format::{BLOCK, IQ4_TABLE, LINE};
 use super::microkernel::{each_row, load_lines};
 use super::strip::{RowScaledStrip, StripReader};
-use super::strip_kernel::{StripMicrokernel, unpacked_strip, write_strips};
+use super::strip_kernel::{StripMicrokernel, add_chunk, unpacked_strips, write_strips};
 use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -174,10 +174,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         let x = &task.activations;
         // SAFETY: as the caller guarantees: an unpacked strip has `k / 32` blocks, and a row of activations has as many.
         unsafe {
-            let mut blocks = [std::ptr::null::<u8>(); STRIPS];
-            for (i, block) in blocks.iter_mut().enumerate() {
-                *block = unpacked_strip::<Self>(task, i);
-            }
+            let mut blocks = unpacked_strips::<Self, STRIPS>(task);
             let mut x_half = x.line(first, 0).cast_const();
             let x_stride = x.layout.interleaved_rows * LINE;
             let mut out = [[s.zero(); STRIPS]; R];
@@ -200,13 +197,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                         blocks[i] = blocks[i].wrapping_add(8 * LINE);
                     });
                 }
-                let scale = x.scale(first, chunk);
-                for r in 0..R {
-                    let scale = s.splat(*scale.add(r));
-                    for i in 0..STRIPS {
-                        out[r][i] = s.fma(s.totals_to_f32(totals[r][i]), scale, out[r][i]);
-                    }
-                }
+                add_chunk(s, &mut out, totals, x.scale(first, chunk));
             }
             write_strips(s, task, layout, (first, rows), strip, out);
         }

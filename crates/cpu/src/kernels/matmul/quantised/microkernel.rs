@@ -2,7 +2,7 @@
 
 use super::format::{BLOCK, LINE};
 use super::strip::{RowScaledStrip, StripReader, block_lines};
-use super::strip_kernel::{StripMicrokernel, unpacked_strip, write_strips};
+use super::strip_kernel::{StripMicrokernel, add_chunk, unpacked_strips, write_strips};
 use super::task::{StripTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
@@ -183,10 +183,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
         let words = if UPPER == 0 { 2 } else { 4 };
         // SAFETY: as the caller guarantees: an unpacked strip has `k / 32` blocks, and a row of activations has as many.
         unsafe {
-            let mut blocks = [std::ptr::null::<u8>(); STRIPS];
-            for (i, block) in blocks.iter_mut().enumerate() {
-                *block = unpacked_strip::<Self>(task, i);
-            }
+            let mut blocks = unpacked_strips::<Self, STRIPS>(task);
             let mut x_block = x.line(first, 0).cast_const();
             let mut x_sums = x.sums(first, 0).cast_const();
             let x_stride = x.layout.interleaved_rows * LINE;
@@ -225,13 +222,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                         blocks[i] = blocks[i].wrapping_add(Self::UNPACKED_LINES * LINE);
                     });
                 }
-                let scale = x.scale(first, chunk);
-                for r in 0..R {
-                    let scale = s.splat(*scale.add(r));
-                    for i in 0..STRIPS {
-                        out[r][i] = s.fma(s.totals_to_f32(totals[r][i]), scale, out[r][i]);
-                    }
-                }
+                add_chunk(s, &mut out, totals, x.scale(first, chunk));
             }
             write_strips(s, task, layout, (first, rows), strip, out);
         }

@@ -78,9 +78,21 @@ pub(super) fn unpacked_bytes(linear: &QuantisedLinear) -> usize {
     }
 }
 
+/// The addresses of the first unpacked strips in the task's scratch.
+#[inline(always)]
+pub(super) fn unpacked_strips<M: StripMicrokernel, const STRIPS: usize>(
+    task: &StripTask<'_>,
+) -> [*const u8; STRIPS] {
+    let mut strips = [std::ptr::null(); STRIPS];
+    for (i, strip) in strips.iter_mut().enumerate() {
+        *strip = unpacked_strip::<M>(task, i).cast_const();
+    }
+    strips
+}
+
 /// The address of an unpacked strip in the task's scratch.
 #[inline(always)]
-pub(super) fn unpacked_strip<M: StripMicrokernel>(task: &StripTask<'_>, index: usize) -> *mut u8 {
+fn unpacked_strip<M: StripMicrokernel>(task: &StripTask<'_>, index: usize) -> *mut u8 {
     let bytes = task.linear.k / BLOCK * M::UNPACKED_LINES * LINE;
     task.expanded.wrapping_add(index * bytes)
 }
@@ -124,6 +136,26 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
                 quants = quants.add(blocks.quants_stride);
                 factors = factors.add(blocks.factors_stride);
             }
+        }
+    }
+}
+
+/// Adds the totals of a chunk, times its scale of every row, to the sums.
+///
+/// # Safety
+/// `R` scales must be readable.
+#[inline(always)]
+pub(super) unsafe fn add_chunk<S: RowScaledDot, const R: usize, const STRIPS: usize>(
+    s: S,
+    sums: &mut [[S::V; STRIPS]; R],
+    totals: [[S::Totals; STRIPS]; R],
+    scales: *const f32,
+) {
+    for r in 0..R {
+        // SAFETY: as the caller guarantees.
+        let scale = s.splat(unsafe { *scales.add(r) });
+        for i in 0..STRIPS {
+            sums[r][i] = s.fma(s.totals_to_f32(totals[r][i]), scale, sums[r][i]);
         }
     }
 }
