@@ -4,7 +4,7 @@
 //! multiplied: on vectors a line at a time, in registers, and on AMX tiles into two planes of bytes.
 
 use super::format::{BLOCK, IQ4_TABLE, LINE};
-use super::microkernel::{each_row, load_lines};
+use super::microkernel::{load_lines, unroll};
 use super::strip::{RowScaledStrip, StripReader};
 use super::strip_kernel::{StripMicrokernel, add_chunk, unpacked_strips, write_strips};
 use super::task::{StripTask, write};
@@ -186,14 +186,14 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                         ($($line:literal)*) => {$(
                             let weights = load_lines(s, &blocks, $line);
                             let at = x_half.wrapping_add($line * 8);
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = dot_strips(s, totals[r], weights, at.wrapping_add(r * LINE));
                             });
                         )*};
                     }
                     dots!(0 1 2 3 4 5 6 7);
                     x_half = x_half.wrapping_add(x_stride);
-                    each_row!(i in 0 1, STRIPS, {
+                    unroll!(i in 0 1, STRIPS, {
                         blocks[i] = blocks[i].wrapping_add(8 * LINE);
                     });
                 }

@@ -11,17 +11,17 @@ use crate::simd::RowScaledDot;
 /// dependency chain, and the chains of several rows hide its latency.
 macro_rules! dots {
     ($s:ident, $sums:ident, $lines:ident, $x:ident, $($line:literal)*) => {$(
-        each_row!(r in 0 1 2 3 4 5 6 7, R, {
+        unroll!(r in 0 1 2 3 4 5 6 7, R, {
             $sums[r] = $s.dot_planes::<$line>($sums[r], $lines[$line], $x.add(r * LINE));
         });
     )*};
 }
 
-/// Unrolls `$body` for every row below `$count`: a loop would keep its variables in memory.
-macro_rules! each_row {
-    ($r:ident in $($row:literal)*, $count:ident, $body:block) => {$(
-        if $row < $count {
-            let $r = $row;
+/// Unrolls `$body` for every index below `$count`: a loop would keep its variables in memory.
+macro_rules! unroll {
+    ($i:ident in $($index:literal)*, $count:ident, $body:block) => {$(
+        if $index < $count {
+            let $i = $index;
             $body
         }
     )*};
@@ -47,7 +47,7 @@ macro_rules! add {
     };
 }
 
-pub(super) use each_row;
+pub(super) use unroll;
 
 /// The inner loop of the row-scaled scheme, for quants with `UPPER` bits above the fourth.
 pub(super) struct RowScaledMicrokernel<const UPPER: usize>;
@@ -121,17 +121,17 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                         let lines = block_lines::<S, UPPER>(s, quants);
                         let scales = s.load_bytes(factors);
                         let mut sums = [s.zero_planes(); R];
-                        each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
+                        unroll!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
                         dots!(s, sums, lines, x_block, 0 1 2 3);
                         if GROUP < BLOCK {
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
                             });
                             x_sums = x_sums.add(sums_stride);
                             let scales = s.load_bytes(factors.add(LINE));
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = begin!(s, x_sums.add(r * words)); });
                             dots!(s, sums, lines, x_block, 4 5 6 7);
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
                             });
                         } else {
@@ -139,11 +139,11 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                                 // With few rows, two independent chains per row hide the latency.
                                 let mut later = [s.zero_planes(); R];
                                 dots!(s, later, lines, x_block, 4 5 6 7);
-                                each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = s.add_planes(sums[r], later[r]); });
+                                unroll!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = s.add_planes(sums[r], later[r]); });
                             } else {
                                 dots!(s, sums, lines, x_block, 4 5 6 7);
                             }
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, {
                                 totals[r] = add!(s, totals[r], sums[r], scales, x_sums.add(r * words));
                             });
                         }
@@ -195,16 +195,16 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                     macro_rules! group {
                         ($group:literal, $($line:literal)*) => {
                             let mut sums = [[s.zero_planes(); STRIPS]; R];
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = [begin!(s, x_sums.add(r * words)); STRIPS]; });
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = [begin!(s, x_sums.add(r * words)); STRIPS]; });
                             $(
                                 let lines = load_lines(s, &blocks, $line);
-                                each_row!(r in 0 1 2 3 4 5 6 7, R, {
+                                unroll!(r in 0 1 2 3 4 5 6 7, R, {
                                     sums[r] = dot_strips::<S, $line, STRIPS>(s, sums[r], lines, x_block.add(r * LINE));
                                 });
                             )*
                             let scales = load_lines(s, &blocks, 8 + $group);
-                            each_row!(r in 0 1 2 3 4 5 6 7, R, {
-                                each_row!(i in 0 1, STRIPS, {
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, {
+                                unroll!(i in 0 1, STRIPS, {
                                     totals[r][i] = add!(s, totals[r][i], sums[r][i], (scales[i]), x_sums.add(r * words));
                                 });
                             });
@@ -218,7 +218,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                         group!(0, 0 1 2 3 4 5 6 7);
                     }
                     x_block = x_block.add(x_stride);
-                    each_row!(i in 0 1, STRIPS, {
+                    unroll!(i in 0 1, STRIPS, {
                         blocks[i] = blocks[i].wrapping_add(Self::UNPACKED_LINES * LINE);
                     });
                 }
