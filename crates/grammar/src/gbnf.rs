@@ -1,6 +1,7 @@
 //! Translates llama.cpp's GBNF grammars to Lark.
 
 use crate::GrammarError;
+use crate::limits::{MAX_NESTING, MAX_RULES, at_most};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -10,6 +11,7 @@ pub(crate) fn to_lark(source: &str) -> Result<String, GrammarError> {
         rest: source,
         line: 1,
         used: BTreeSet::new(),
+        nesting: 0,
     };
     let mut lark = String::new();
     let mut defined = BTreeSet::new();
@@ -28,6 +30,7 @@ pub(crate) fn to_lark(source: &str) -> Result<String, GrammarError> {
         if !defined.insert(name.clone()) {
             return Err(parser.error(format!("the rule {name:?} is defined twice")));
         }
+        at_most("rules of the grammar", defined.len(), MAX_RULES)?;
         writeln!(lark, "{}: {body}", rule_name(&name)).expect("a string");
     }
     let missing = parser.used.iter().find(|(name, _)| !defined.contains(name));
@@ -72,6 +75,8 @@ struct Parser<'a> {
     line: usize,
     /// The rules that are used, with the line of a use.
     used: BTreeSet<(String, usize)>,
+    /// The number of groups that are open.
+    nesting: usize,
 }
 
 impl Parser<'_> {
@@ -147,8 +152,11 @@ impl Parser<'_> {
                 }
                 Some('(') => {
                     self.take();
+                    self.nesting += 1;
+                    at_most("nested groups of the grammar", self.nesting, MAX_NESTING)?;
                     self.skip(true);
                     let inner = self.alternatives(true)?;
+                    self.nesting -= 1;
                     self.skip(true);
                     if !self.eat(")") {
                         return Err(self.error("a group is not closed".to_owned()));

@@ -4,7 +4,12 @@
 //! generation that asks for it.
 #![forbid(unsafe_code)]
 
+mod compile;
 mod gbnf;
+mod limits;
+mod schema;
+
+pub use limits::{MAX_GRAMMAR_BYTES, MAX_NESTING, MAX_RULES, MAX_SCHEMA_BYTES};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{
@@ -15,10 +20,14 @@ use runtime::{Model, RuntimeError, TokenConstraint};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use text::{EncodeOptions, TokenKind};
 
 /// The largest number of compiled grammars that are kept.
 const MAX_COMPILED: usize = 64;
+
+/// The longest time that compiling a grammar may take.
+const COMPILE_TIME: Duration = Duration::from_secs(10);
 
 /// What the text must look like.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +61,22 @@ pub enum GrammarError {
     /// The grammar, schema or expression is not valid.
     #[error("{0}")]
     Invalid(String),
+    /// The source is larger than a limit.
+    #[error("{number} {what}; at most {limit} are allowed")]
+    TooLarge {
+        /// What is counted.
+        what: &'static str,
+        /// The number.
+        number: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Compiling takes too long.
+    #[error("the grammar takes longer than {seconds} s to compile")]
+    TooSlow {
+        /// The limit.
+        seconds: u64,
+    },
     /// The model has no tokenizer.
     #[error("{0}")]
     NoTokenizer(String),
@@ -62,7 +87,7 @@ pub enum GrammarError {
 
 /// Compiles grammars for a model.
 pub struct GrammarCompiler {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
     /// Fresh matchers of grammars that were compiled, by source.
     compiled: Mutex<HashMap<GrammarSource, Matcher>>,
 }
@@ -120,8 +145,10 @@ impl GrammarCompiler {
         let factory = ParserFactory::new(&environment, capabilities, &slices);
         let mut factory = factory.map_err(|error| GrammarError::Invalid(error.to_string()))?;
         factory.quiet();
+        // Errors go to clients, who know their grammar.
+        factory.limits_mut().verbose_errors = false;
         Ok(GrammarCompiler {
-            factory,
+            factory: Arc::new(factory),
             compiled: Mutex::new(HashMap::new()),
         })
     }
@@ -129,7 +156,8 @@ impl GrammarCompiler {
     /// A constraint for one generation.
     ///
     /// # Errors
-    /// `Gbnf` or `Invalid` if the source cannot be compiled.
+    /// `Gbnf` or `Invalid` if the source cannot be compiled, `TooLarge` or `TooSlow` if it exceeds a limit. Waits for the thread
+    /// that compiles, so that a caller must not be one that others wait for.
     pub fn constraint(
         &self,
         source: &GrammarSource,
@@ -148,23 +176,24 @@ impl GrammarCompiler {
     }
 
     fn compile(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
+        limits::check(source)?;
         let grammar = match source {
             GrammarSource::JsonObject => {
-                TopLevelGrammar::from_json_schema(json!({ "type": "object" }))
+                let object = json!({ "type": "object" });
+                TopLevelGrammar::from_json_schema(schema::output_schema(&object))
             }
-            GrammarSource::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            GrammarSource::JsonSchema(schema) => {
+                TopLevelGrammar::from_json_schema(schema::output_schema(schema))
+            }
             GrammarSource::ToolCall(schema) => TopLevelGrammar::from_lark(format!(
-                "start: \"<tool_call>\\n\" call \"\\n</tool_call>\"\ncall: %json {schema}\n"
+                "start: \"<tool_call>\\n\" call \"\\n</tool_call>\"\ncall: %json {}\n",
+                schema::output_schema(schema)
             )),
             GrammarSource::Regex(pattern) => TopLevelGrammar::from_regex(pattern),
             GrammarSource::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
             GrammarSource::Gbnf(source) => TopLevelGrammar::from_lark(gbnf::to_lark(source)?),
         };
-        let matcher = Matcher::new(self.factory.create_parser(grammar));
-        match matcher.get_error() {
-            Some(error) => Err(GrammarError::Invalid(error)),
-            None => Ok(matcher),
-        }
+        compile::compile(&self.factory, grammar, COMPILE_TIME)
     }
 }
 

@@ -163,20 +163,15 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Submits one request for each choice.
+    /// Submits one request for each choice, with its constraint.
     pub(crate) fn start(
         model: &LoadedModel,
         prompt: &[u32],
         parameters: &GenerationParameters,
         logprobs: Option<usize>,
         timeout: Duration,
-        mut constraint: impl FnMut() -> Result<Option<Box<dyn TokenConstraint>>, ApiError>,
+        constraints: Vec<Option<Box<dyn TokenConstraint>>>,
     ) -> Result<Answer, ApiError> {
-        let most = model.engine().max_requests();
-        if parameters.choices > most {
-            let wrong = format!("the server runs and queues at most {most} choices");
-            return Err(ApiError::parameter("n", wrong));
-        }
         let (sender, events) = unbounded_channel();
         let timeout = parameters.timeout.map_or(timeout, |own| own.min(timeout));
         let mut answer = Answer {
@@ -184,7 +179,7 @@ impl Answer {
             handles: vec![],
             ahead: VecDeque::new(),
         };
-        for choice in 0..parameters.choices {
+        for (choice, constraint) in constraints.into_iter().enumerate() {
             let request = Request {
                 prompt: prompt.to_vec(),
                 sampling: SamplerOptions {
@@ -195,7 +190,7 @@ impl Answer {
                 logprobs,
                 priority: parameters.priority,
                 deadline: Some(Instant::now() + timeout),
-                constraint: constraint()?,
+                constraint,
                 cache_prompt: parameters.cache_prompt,
                 speculation: parameters.speculation.clone(),
             };
@@ -205,6 +200,18 @@ impl Answer {
             answer.handles.push(model.engine().submit(request, sink)?);
         }
         Ok(answer)
+    }
+
+    /// Refuses more choices than the engine runs and queues.
+    pub(crate) fn check_choices(model: &LoadedModel, choices: usize) -> Result<(), ApiError> {
+        let most = model.engine().max_requests();
+        match choices > most {
+            true => {
+                let wrong = format!("the server runs and queues at most {most} choices");
+                Err(ApiError::parameter("n", wrong))
+            }
+            false => Ok(()),
+        }
     }
 
     /// The next event of any choice; `None` after the last one.

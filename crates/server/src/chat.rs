@@ -110,14 +110,16 @@ impl PreparedChat {
         &self,
         app: &Arc<App>,
     ) -> Result<(ChatAnswer, CacheReport), ApiError> {
-        let format = &self.format;
+        let choices = self.parameters.choices;
+        Answer::check_choices(&self.model, choices)?;
+        let constraints = self.format.constraints(app, &self.model, choices).await?;
         let mut answer = Answer::start(
             &self.model,
             &self.tokens,
             &self.parameters,
             self.logprobs,
             app.options.timeout,
-            || format.constraint(&self.model),
+            constraints,
         )?;
         let report = answer.cache_report().await?;
         tracing::info!(
@@ -136,7 +138,6 @@ impl PreparedChat {
         }
         let conversation = self.conversation.clone().map(|id| (app.clone(), id));
         let tools = (self.prompt.tool_format(&self.model), &self.prompt.tools[..]);
-        let choices = self.parameters.choices;
         let answer = ChatAnswer::new(answer, choices, self.model.clone(), tools, conversation);
         Ok((answer, report))
     }

@@ -43,14 +43,11 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
         let model = model.clone();
         app.blocking(move |_| read_prompt(&model, text)).await?
     };
-    let mut answer = Answer::start(
-        &model,
-        &tokens,
-        &parameters,
-        logprobs,
-        app.options.timeout,
-        || format.constraint(&model),
-    )?;
+    Answer::check_choices(&model, parameters.choices)?;
+    let constraints = format.constraints(&app, &model, parameters.choices);
+    let constraints = constraints.await?;
+    let timeout = app.options.timeout;
+    let mut answer = Answer::start(&model, &tokens, &parameters, logprobs, timeout, constraints)?;
     let report = answer.cache_report().await?;
     let mut kvark = json!({ "cache": cache_object(&report, &model, &tokens) });
     if !warnings.is_empty() {

@@ -1,10 +1,13 @@
 //! Output constraints of a request: response formats and tool choices.
 
+use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::registry::LoadedModel;
 use kvark::engine::TokenConstraint;
+use kvark::grammar::GrammarSource;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// Which tools the model may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,9 +67,11 @@ impl ToolChoice {
 }
 
 /// The constraint of an output.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct OutputFormat {
-    grammar: Option<kvark::grammar::GrammarSource>,
+    grammar: Option<GrammarSource>,
+    /// The parameter that the grammar comes from.
+    parameter: &'static str,
 }
 
 impl OutputFormat {
@@ -76,8 +81,8 @@ impl OutputFormat {
         choice: &ToolChoice,
         tools: &[Value],
     ) -> Result<OutputFormat, ApiError> {
-        use kvark::grammar::GrammarSource;
         let mut grammar = None;
+        let mut parameter = "response_format";
         if let Some(format) = fields.object("response_format")? {
             grammar = match format.get("type").and_then(Value::as_str) {
                 Some("text") => None,
@@ -102,12 +107,15 @@ impl OutputFormat {
         }
         if let Some(schema) = fields.value("json_schema") {
             grammar = Some(GrammarSource::JsonSchema(schema));
+            parameter = "json_schema";
         }
         if let Some(source) = fields.string("grammar")? {
             grammar = Some(GrammarSource::Gbnf(source));
+            parameter = "grammar";
         }
         if let Some(pattern) = fields.string("regex")? {
             grammar = Some(GrammarSource::Regex(pattern));
+            parameter = "regex";
         }
         let only = match choice {
             ToolChoice::Required => Some(None),
@@ -117,21 +125,31 @@ impl OutputFormat {
         if let Some(only) = only {
             let schema = crate::tools::call_schema(tools, only);
             grammar = Some(GrammarSource::ToolCall(schema));
+            parameter = "tools";
         }
-        Ok(OutputFormat { grammar })
+        Ok(OutputFormat { grammar, parameter })
     }
 
-    /// A constraint for one choice.
-    pub(crate) fn constraint(
+    /// A constraint for each of `choices`; `None` if the output is free. The grammar is compiled on a thread that may block.
+    pub(crate) async fn constraints(
         &self,
-        model: &LoadedModel,
-    ) -> Result<Option<Box<dyn TokenConstraint>>, ApiError> {
-        let Some(source) = &self.grammar else {
-            return Ok(None);
+        app: &Arc<App>,
+        model: &Arc<LoadedModel>,
+        choices: usize,
+    ) -> Result<Vec<Option<Box<dyn TokenConstraint>>>, ApiError> {
+        let Some(source) = self.grammar.clone() else {
+            return Ok((0..choices).map(|_| None).collect());
         };
-        let constraint = model.grammars()?.constraint(source);
-        let constraint = constraint
-            .map_err(|error| ApiError::parameter("response_format", error.to_string()))?;
-        Ok(Some(constraint))
+        let (model, parameter) = (model.clone(), self.parameter);
+        app.blocking(move |_| {
+            let compiler = model.grammars()?;
+            let constraint = |_| {
+                let made = compiler.constraint(&source);
+                made.map(Some)
+                    .map_err(|error| ApiError::parameter(parameter, error))
+            };
+            (0..choices).map(constraint).collect()
+        })
+        .await
     }
 }

@@ -334,3 +334,54 @@ fn a_context_that_is_too_long_is_refused() {
     assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
     works(&server);
 }
+
+#[test]
+fn grammars_of_any_depth_end_no_process() {
+    let Some(server) = start(|_| {}) else { return };
+    let chain = |n: usize, link: fn(Value) -> Value| {
+        let next = |i: usize| match i + 1 < n {
+            true => link(json!({ "$ref": format!("#/$defs/a{}", i + 1) })),
+            false => json!({ "type": "string" }),
+        };
+        let definitions: serde_json::Map<String, Value> =
+            (0..n).map(|i| (format!("a{i}"), next(i))).collect();
+        json!({ "$ref": "#/$defs/a0", "$defs": definitions })
+    };
+    let mut rules: String = (0..1000)
+        .map(|i| format!("a{i} ::= \"x\" a{}\n", i + 1))
+        .collect();
+    rules.push_str("a1000 ::= \"y\"\nroot ::= a0\n");
+    let array = |next| json!({ "type": "array", "items": next });
+    let groups = format!("root ::= {}\"a\"{}", "(".repeat(5000), ")".repeat(5000));
+    let alternatives = format!("root ::= {}\"z\"", "\"word\" | ".repeat(80_000));
+    let constraints = [
+        ("json_schema", chain(300, array), 200),
+        ("json_schema", chain(5000, array), 400),
+        ("json_schema", chain(1000, |next| next), 200),
+        ("grammar", rules.into(), 200),
+        ("grammar", groups.into(), 400),
+        ("grammar", alternatives.into(), 400),
+        ("regex", "(".repeat(5000).into(), 400),
+    ];
+    // All at once: the others answer meanwhile.
+    std::thread::scope(|scope| {
+        for (name, value, status) in &constraints {
+            let server = &server;
+            scope.spawn(move || {
+                let mut body = json!({
+                    "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 2,
+                });
+                body[*name] = value.clone();
+                let reply = server.post(CHAT, &body);
+                let text = String::from_utf8_lossy(&reply.body).into_owned();
+                assert_eq!(reply.status, *status, "{name}: {text}");
+                assert!(!text.contains("backtrace"), "{text}");
+                if *status == 400 {
+                    assert_eq!(reply.json()["error"]["param"], *name);
+                }
+            });
+        }
+        assert_eq!(server.get("/health").status, 200);
+    });
+    works(&server);
+}
