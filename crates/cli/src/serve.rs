@@ -56,9 +56,12 @@ pub(crate) struct Serve {
     /// Key that clients must send [default: KVARK_API_KEY, or none]
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
-    /// File with the key
+    /// File with keys, one a line; each key sees its own conversations only
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// Host name by which clients may address the server, besides localhost; can be repeated
+    #[arg(long, value_name = "HOST[:PORT]")]
+    allow_host: Vec<String>,
     /// Web origin whose pages may use the API from a browser; * for all
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Option<String>,
@@ -89,7 +92,7 @@ impl Serve {
         self.engine.check_one_mode()?;
         self.start_logs();
         let options = self.options()?;
-        let is_open = !options.address.ip().is_loopback() && options.api_key.is_none();
+        let is_open = !options.address.ip().is_loopback() && options.api_keys.is_empty();
         if is_open {
             output::warn("everybody who reaches this address can use the server: set --api-key");
         }
@@ -155,7 +158,8 @@ impl Serve {
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,
             queue: self.queue as usize,
-            api_key: self.key()?,
+            api_keys: self.keys()?,
+            allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
             timeout: Duration::from_secs(self.timeout),
@@ -178,18 +182,31 @@ impl Serve {
             .with_context(|| format!("--host {}: no address", self.host))
     }
 
-    /// The key: of the flag, the file or the environment.
-    fn key(&self) -> Result<Option<String>> {
-        let key = match (&self.api_key, &self.api_key_file) {
-            (Some(key), _) => Some(key.clone()),
-            (None, Some(path)) => Some(crate::text_input::read_text(path)?.trim().to_owned()),
+    /// The keys: of the flag, the file or the environment.
+    fn keys(&self) -> Result<Vec<String>> {
+        let keys = match (&self.api_key, &self.api_key_file) {
+            (Some(key), _) => vec![key.clone()],
+            (None, Some(path)) => {
+                let text = crate::text_input::read_text(path)?;
+                let lines = text.lines().map(str::trim);
+                let keys: Vec<String> = lines
+                    .filter(|line| !line.is_empty())
+                    .map(str::to_owned)
+                    .collect();
+                if keys.is_empty() {
+                    bail!("--api-key-file {}: there is no key in it", path.display());
+                }
+                keys
+            }
             (None, None) => std::env::var("KVARK_API_KEY")
                 .ok()
-                .filter(|key| !key.is_empty()),
+                .filter(|key| !key.is_empty())
+                .into_iter()
+                .collect(),
         };
-        match &key {
-            Some(key) if key.is_empty() => bail!("the API key is empty"),
-            _ => Ok(key),
+        match keys.iter().any(String::is_empty) {
+            true => bail!("the API key is empty"),
+            false => Ok(keys),
         }
     }
 }

@@ -288,8 +288,11 @@ function begin() {
     const all = await refresh();
     if (all.some((conversation) => conversation.id === wanted)) await open(wanted);
     followCache();
-    const { default_generation_settings: defaults } = await api.get("/props");
-    settings.showDefaults(defaults);
+    // A server of several models may have unloaded the first one.
+    await quietly(async () => {
+      const { default_generation_settings: defaults } = await api.get("/props");
+      settings.showDefaults(defaults);
+    });
   });
 }
 

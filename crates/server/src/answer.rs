@@ -160,6 +160,10 @@ pub(crate) struct Answer {
     handles: Vec<RequestHandle>,
     /// Events that were read ahead.
     ahead: VecDeque<(usize, RequestEvent)>,
+    /// The name of the model, for the log.
+    model: String,
+    /// The generations that have not ended.
+    running: usize,
 }
 
 impl Answer {
@@ -178,6 +182,8 @@ impl Answer {
             events,
             handles: vec![],
             ahead: VecDeque::new(),
+            model: model.name.clone(),
+            running: constraints.len(),
         };
         for (choice, constraint) in constraints.into_iter().enumerate() {
             let request = Request {
@@ -202,6 +208,11 @@ impl Answer {
         Ok(answer)
     }
 
+    /// The handles of the generations.
+    pub(crate) fn handles(&self) -> &[RequestHandle] {
+        &self.handles
+    }
+
     /// Refuses more choices than the engine runs and queues.
     pub(crate) fn check_choices(model: &LoadedModel, choices: usize) -> Result<(), ApiError> {
         let most = model.engine().max_requests();
@@ -216,10 +227,36 @@ impl Answer {
 
     /// The next event of any choice; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<(usize, RequestEvent)> {
-        match self.ahead.pop_front() {
+        let event = match self.ahead.pop_front() {
             Some(event) => Some(event),
             None => self.events.recv().await,
+        };
+        match &event {
+            Some((choice, RequestEvent::Finished(output))) => self.log_end(*choice, output),
+            Some((choice, RequestEvent::Failed(error))) => {
+                self.running -= 1;
+                tracing::warn!(model = self.model, choice, %error, "failed");
+            }
+            _ => {}
         }
+        event
+    }
+
+    fn log_end(&mut self, choice: usize, output: &RequestOutput) {
+        self.running -= 1;
+        let timings = &output.timings;
+        tracing::info!(
+            model = self.model,
+            choice,
+            finish = output.finish.name(),
+            prompt = output.cache.prompt_tokens,
+            cached = output.cache.cached_tokens,
+            generated = output.tokens.len(),
+            queue_ms = timings.queue_time.as_millis() as u64,
+            prompt_ms = timings.prompt_time.as_millis() as u64,
+            decode_ms = timings.decode_time.as_millis() as u64,
+            "finished"
+        );
     }
 
     /// Waits until the first choice has a sequence, and returns what it reused.
@@ -227,6 +264,15 @@ impl Answer {
         loop {
             match self.events.recv().await {
                 Some((0, RequestEvent::Started(report))) => {
+                    tracing::info!(
+                        model = self.model,
+                        prompt = report.prompt_tokens,
+                        cached = report.cached_tokens,
+                        source = report.source.name(),
+                        miss = report.miss.as_ref().map(|miss| miss.reason.name()),
+                        at = report.miss.as_ref().map(|miss| miss.position),
+                        "started"
+                    );
                     let event = RequestEvent::Started(report.clone());
                     self.ahead.push_back((0, event));
                     return Ok(report);
@@ -253,14 +299,20 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         self.handles.iter().for_each(RequestHandle::cancel);
+        if self.running > 0 && !self.handles.is_empty() {
+            tracing::info!(model = self.model, choices = self.running, "cancelled");
+        }
     }
 }
 
-/// OpenAI's name of a finish reason.
+/// The name of a finish reason: OpenAI's where it has one. Answers that the server's time limit or its end cut have names of
+/// their own, so that nobody takes them for answers of the wanted length.
 pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::Stop => "stop",
-        _ => "length",
+        FinishReason::Length | FinishReason::Context => "length",
+        FinishReason::Deadline => "timeout",
+        FinishReason::Interrupted => "abort",
     }
 }
 

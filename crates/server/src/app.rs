@@ -1,5 +1,6 @@
 //! `App`: the state that all handlers share.
 
+use crate::access::Owner;
 use crate::conversations::Conversations;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
@@ -45,6 +46,29 @@ impl App {
     ) -> Result<Arc<LoadedModel>, ApiError> {
         self.blocking(move |app| app.models.get(name.as_deref()))
             .await
+    }
+
+    /// The model of a chat: that of its conversation, or the named one.
+    ///
+    /// # Errors
+    /// 400 if the request names another model than its conversation has.
+    pub(crate) async fn chat_model(
+        self: &Arc<App>,
+        name: Option<String>,
+        conversation: Option<&str>,
+        owner: &Owner,
+    ) -> Result<Arc<LoadedModel>, ApiError> {
+        let Some(id) = conversation else {
+            return self.model(name).await;
+        };
+        let own = self.conversations.get(id, owner)?.model;
+        if let Some(name) = name.filter(|name| !name.is_empty())
+            && self.models.name(Some(&name))? != own
+        {
+            let wrong = format!("the conversation is one of {own:?}, not of {name:?}");
+            return Err(ApiError::parameter("model", wrong));
+        }
+        self.model(Some(own)).await
     }
 
     /// Runs work that blocks on a thread of its own.

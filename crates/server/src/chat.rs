@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`
 
+use crate::access::Owner;
 use crate::answer::{
     Answer, GenerationParameters, Stage, Usage, cache_header, cache_object, finish_name, timings,
 };
@@ -7,15 +8,16 @@ use crate::app::App;
 use crate::chat_answer::{ChatAnswer, ChatEvent};
 use crate::chat_prompt::ChatPrompt;
 use crate::constraint::{OutputFormat, ToolChoice};
+use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::registry::LoadedModel;
 use crate::sse;
 use crate::tools::ToolCall;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use kvark::engine::CacheReport;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -52,43 +54,40 @@ pub(crate) struct PreparedChat {
     pub(crate) parameters: GenerationParameters,
     pub(crate) logprobs: Option<usize>,
     pub(crate) format: OutputFormat,
-    pub(crate) conversation: Option<String>,
+    /// The conversation that the first choice continues, until the answer has it.
+    turn: Option<ConversationTurn>,
 }
 
 impl PreparedChat {
     /// Renders and tokenises a chat. A conversation's messages and exact tokens come before `prompt`'s.
     pub(crate) async fn new(
         app: &Arc<App>,
-        model: Option<String>,
+        model: Arc<LoadedModel>,
         mut prompt: ChatPrompt,
         parameters: GenerationParameters,
         logprobs: Option<usize>,
         format: OutputFormat,
-        conversation: Option<String>,
+        conversation: Option<(&str, &Owner)>,
     ) -> Result<PreparedChat, ApiError> {
-        let continued = match &conversation {
-            Some(id) => Some(app.conversations.continued(id)?),
+        let continued = match conversation {
+            Some((id, owner)) => Some(ConversationTurn::begin(app, id, owner)?),
+            None if prompt.messages.is_empty() => {
+                return Err(ApiError::parameter("messages", "must not be empty"));
+            }
             None => None,
         };
-        if continued.is_none() && prompt.messages.is_empty() {
-            return Err(ApiError::parameter("messages", "must not be empty"));
-        }
-        let name = continued.as_ref().map(|c| c.model.clone()).or(model);
-        let model = app.model(name).await?;
-        let mut held = vec![];
-        let mut goes_on = false;
-        if let Some(continued) = continued {
-            goes_on = continued.partial && prompt.messages.is_empty();
-            held = continued.tokens;
-            let new = std::mem::take(&mut prompt.messages);
-            prompt.messages = [continued.messages, new].concat();
-        }
+        let (turn, continued) = continued.unzip();
         let (prompt, tokens) = {
             let model = model.clone();
             let render = move |_: &App| {
-                let tokens = match goes_on {
-                    true => held,
-                    false => prompt.tokens(&model, &held)?,
+                let tokens = match continued {
+                    Some(it) => {
+                        let known = it.messages.iter().map(|turn| turn.message.clone());
+                        let known: Vec<Value> = known.collect();
+                        prompt.messages = [known, prompt.messages].concat();
+                        prompt.continued_tokens(&model, &it)?
+                    }
+                    None => prompt.tokens(&model)?,
                 };
                 Ok((prompt, tokens))
             };
@@ -101,13 +100,13 @@ impl PreparedChat {
             parameters,
             logprobs,
             format,
-            conversation,
+            turn,
         })
     }
 
     /// Starts the generations, and waits until the first one has a sequence.
     pub(crate) async fn start(
-        &self,
+        &mut self,
         app: &Arc<App>,
     ) -> Result<(ChatAnswer, CacheReport), ApiError> {
         let choices = self.parameters.choices;
@@ -122,29 +121,24 @@ impl PreparedChat {
             constraints,
         )?;
         let report = answer.cache_report().await?;
-        tracing::info!(
-            model = self.model.name,
-            prompt = report.prompt_tokens,
-            cached = report.cached_tokens,
-            source = report.source.name(),
-            miss = report.miss.as_ref().map(|miss| miss.reason.name()),
-            at = report.miss.as_ref().map(|miss| miss.position),
-            "started"
-        );
         // A request that was refused leaves its conversation as it was.
-        if let Some(id) = &self.conversation {
-            let messages = &self.prompt.messages;
-            app.conversations.begin_turn(id, &self.tokens, messages);
+        let turn = self.turn.take();
+        if let Some(turn) = &turn {
+            turn.start(&self.tokens, &self.prompt.messages, answer.handles());
         }
-        let conversation = self.conversation.clone().map(|id| (app.clone(), id));
         let tools = (self.prompt.tool_format(&self.model), &self.prompt.tools[..]);
-        let answer = ChatAnswer::new(answer, choices, self.model.clone(), tools, conversation);
+        let calls = app.new_id("call");
+        let answer = ChatAnswer::new(answer, choices, self.model.clone(), tools, turn, calls);
         Ok((answer, report))
     }
 }
 
 /// The handler.
-pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let mut fields = Fields::parse(&body)?;
     let model = fields.string("model")?;
     let conversation = fields.string("conversation")?;
@@ -179,24 +173,22 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
             None
         }
     };
-    let loaded = match &conversation {
-        Some(id) => Some(app.conversations.continued(id)?.model),
-        None => model,
-    };
-    let defaults = app.model(loaded.clone()).await?.model.default_sampling();
+    let model = app.chat_model(model, conversation.as_deref(), &owner);
+    let model = model.await?;
+    let defaults = model.model.default_sampling();
     let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
     let most = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
     let most = fields.integer("max_tokens", 1..=i64::MAX)?.or(most);
     parameters.options.max_tokens = most.map(|n| n as usize);
     let warnings = fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;
-    let chat = PreparedChat::new(
+    let mut chat = PreparedChat::new(
         &app,
-        loaded,
+        model,
         prompt,
         parameters,
         logprobs,
         format,
-        conversation,
+        conversation.as_deref().map(|id| (id, &owner)),
     )
     .await?;
     let (answer, report) = chat.start(&app).await?;
@@ -206,7 +198,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
         model: chat.model.name.clone(),
         cache: cache_object(&report, &chat.model, &chat.tokens),
         warnings,
-        conversation: chat.conversation.clone(),
+        conversation,
     };
     let header = [("x-kvark-cache", cache_header(&report))];
     let choices = chat.parameters.choices;
@@ -266,9 +258,9 @@ impl Head {
 }
 
 /// A tool call in OpenAI's shape.
-pub(crate) fn call_object(head: &str, choice: usize, index: usize, call: &ToolCall) -> Value {
+pub(crate) fn call_object(id: &str, call: &ToolCall) -> Value {
     json!({
-        "id": format!("call-{head}-{choice}-{index}"),
+        "id": id,
         "type": "function",
         "function": { "name": call.name, "arguments": call.arguments },
     })
@@ -317,11 +309,9 @@ async fn collect(
                 }
             }
             ChatEvent::Call {
-                choice,
-                index,
-                call,
+                choice, id, call, ..
             } => {
-                let object = call_object(&head.id, choice, index, &call);
+                let object = call_object(&id, &call);
                 let message = &mut parts[choice]["message"];
                 match message.get_mut("tool_calls").and_then(Value::as_array_mut) {
                     Some(calls) => calls.push(object),
@@ -422,8 +412,10 @@ impl Stream {
                 let delta = json!({ "content": text });
                 chunks.push(self.chunk(choice, delta, logprobs, Value::Null));
             }
-            ChatEvent::Call { index, call, .. } => {
-                let mut object = call_object(&self.head.id, choice, index, &call);
+            ChatEvent::Call {
+                index, id, call, ..
+            } => {
+                let mut object = call_object(&id, &call);
                 object["index"] = index.into();
                 let delta = json!({ "tool_calls": [object] });
                 chunks.push(self.chunk(choice, delta, Value::Null, Value::Null));

@@ -1,11 +1,14 @@
 //! `ChatAnswer`: the events of a chat's generations, with tool calls separated from text.
 
 use crate::answer::Answer;
-use crate::app::App;
+use crate::chat::call_object;
+use crate::chat_prompt::parsed_arguments;
+use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
 use crate::tools::{ToolCall, ToolFormat, ToolParser};
 use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
+use kvark::generate::FinishReason;
 use kvark::speculative::RoundTrace;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -25,6 +28,7 @@ pub(crate) enum ChatEvent {
     Call {
         choice: usize,
         index: usize,
+        id: String,
         call: ToolCall,
     },
     /// The choice ended.
@@ -44,13 +48,16 @@ pub(crate) struct ChatAnswer {
     ready: VecDeque<ChatEvent>,
     model: Arc<LoadedModel>,
     /// The conversation that the first choice continues.
-    conversation: Option<(Arc<App>, String)>,
+    conversation: Option<ConversationTurn>,
+    /// The beginning of the ids of tool calls.
+    call_prefix: String,
 }
 
 struct Choice {
     /// `None` after the end.
     parser: Option<ToolParser>,
-    calls: usize,
+    /// The tool calls so far, as they stand in a message.
+    calls: Vec<Value>,
     text: String,
 }
 
@@ -60,11 +67,12 @@ impl ChatAnswer {
         choices: usize,
         model: Arc<LoadedModel>,
         tools: (ToolFormat, &[Value]),
-        conversation: Option<(Arc<App>, String)>,
+        conversation: Option<ConversationTurn>,
+        call_prefix: String,
     ) -> ChatAnswer {
         let choice = |_| Choice {
             parser: Some(ToolParser::new(tools.0, tools.1)),
-            calls: 0,
+            calls: vec![],
             text: String::new(),
         };
         ChatAnswer {
@@ -73,6 +81,7 @@ impl ChatAnswer {
             ready: VecDeque::new(),
             model,
             conversation,
+            call_prefix,
         }
     }
 
@@ -100,9 +109,9 @@ impl ChatAnswer {
 
     fn token(&mut self, choice: usize, token: GeneratedToken) {
         if choice == 0
-            && let Some((app, id)) = &self.conversation
+            && let Some(turn) = &self.conversation
         {
-            app.conversations.push_token(id, token.id);
+            turn.push_token(token.id);
         }
         let logprobs = token
             .logprobs
@@ -128,11 +137,13 @@ impl ChatAnswer {
     fn calls(&mut self, choice: usize, calls: Vec<ToolCall>) {
         let state = &mut self.choices[choice];
         for call in calls {
-            let index = state.calls;
-            state.calls += 1;
+            let index = state.calls.len();
+            let id = format!("{}-{choice}-{index}", self.call_prefix);
+            state.calls.push(parsed_arguments(call_object(&id, &call)));
             self.ready.push_back(ChatEvent::Call {
                 choice,
                 index,
+                id,
                 call,
             });
         }
@@ -148,15 +159,19 @@ impl ChatAnswer {
         self.text(choice, text, None);
         self.calls(choice, calls);
         let state = &self.choices[choice];
+        let called = !state.calls.is_empty();
         if choice == 0
-            && let Some((app, id)) = &self.conversation
+            && let Some(turn) = self.conversation.take()
         {
-            let message = json!({ "role": "assistant", "content": state.text });
-            app.conversations.end_turn(id, message);
+            let mut message = json!({ "role": "assistant", "content": state.text });
+            if called {
+                message["tool_calls"] = state.calls.clone().into();
+            }
+            turn.finish(message, output.finish != FinishReason::Stop);
         }
         self.ready.push_back(ChatEvent::End {
             choice,
-            called: state.calls > 0,
+            called,
             output,
         });
     }
@@ -165,14 +180,14 @@ impl ChatAnswer {
 impl Drop for ChatAnswer {
     /// An answer that was stopped in the middle is a turn of its conversation too.
     fn drop(&mut self) {
-        let state = &self.choices[0];
-        if let Some((app, id)) = self
-            .conversation
-            .as_ref()
-            .filter(|_| state.parser.is_some())
-        {
-            let message = json!({ "role": "assistant", "content": state.text });
-            app.conversations.end_turn(id, message);
+        if let Some(turn) = self.conversation.take() {
+            let tokens = turn.answer_tokens();
+            let tokenizer = self.model.model.tokenizer().ok();
+            let text = tokenizer.map(|tokenizer| tokenizer.decode(&tokens, false));
+            turn.finish(
+                json!({ "role": "assistant", "content": text.unwrap_or_default() }),
+                true,
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
 //! From chat messages to prompt tokens.
 
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
 use crate::tools::{self, ToolFormat};
@@ -37,15 +38,77 @@ impl ChatPrompt {
         })
     }
 
-    /// The tokens up to the beginning of the assistant's answer. If `held` is the beginning of the conversation, they
-    /// begin with exactly these tokens.
-    pub(crate) fn tokens(&self, model: &LoadedModel, held: &[u32]) -> Result<Vec<u32>, ApiError> {
+    /// Refuses messages whose text is longer than any context of the model, before it is rendered and tokenised.
+    pub(crate) fn check_length(&self, model: &LoadedModel) -> Result<(), ApiError> {
+        let text = |message: &Value| message["content"].as_str().map_or(0, str::len);
+        model.check_length(self.messages.iter().map(text).sum())
+    }
+
+    /// The tokens up to the beginning of the assistant's answer.
+    pub(crate) fn tokens(&self, model: &LoadedModel) -> Result<Vec<u32>, ApiError> {
+        self.check_length(model)?;
         let prompt = self.render(model, true)?;
+        Ok(model.model.tokenizer()?.encode_prompt(&prompt))
+    }
+
+    /// The tokens up to the answer of a conversation whose messages these begin with. They begin with exactly the
+    /// conversation's tokens, unless the template renders its messages otherwise than before.
+    pub(crate) fn continued_tokens(
+        &self,
+        model: &LoadedModel,
+        it: &Conversation,
+    ) -> Result<Vec<u32>, ApiError> {
+        self.check_length(model)?;
         let tokenizer = model.model.tokenizer()?;
+        let last = it.messages.last();
+        if self.messages.len() == it.messages.len() {
+            if last.is_some_and(|turn| turn.partial) || it.tokens.len() > it.turns_end() {
+                return Ok(it.tokens.clone());
+            }
+            let refused = match last {
+                None => Some("must not be empty"),
+                Some(turn) if turn.message["role"] == "assistant" => {
+                    Some("must not be empty: the last answer is complete")
+                }
+                Some(_) => None,
+            };
+            if let Some(refused) = refused {
+                return Err(ApiError::parameter("messages", refused));
+            }
+        }
+        let held = &it.tokens[..it.turns_end()];
+        let prompt = self.render(model, true)?;
         let exact = (!held.is_empty()).then(|| tokenizer.encode_prompt_after(held, &prompt));
-        Ok(exact
-            .flatten()
-            .unwrap_or_else(|| tokenizer.encode_prompt(&prompt)))
+        let exact = exact.flatten().or_else(|| {
+            let answer = last.filter(|turn| turn.generated)?;
+            debug_assert_eq!(answer.message["role"], "assistant");
+            self.tokens_after_answer(model, held, it.messages.len() - 1)
+        });
+        Ok(exact.unwrap_or_else(|| tokenizer.encode_prompt(&prompt)))
+    }
+
+    /// The tokens of a generated answer and of what follows message `answer`, which is that answer. The template shows where
+    /// the answer ends: it is rendered with a mark in the answer's place. So an answer keeps its tokens, however the template
+    /// writes answers and tool calls.
+    fn tokens_after_answer(
+        &self,
+        model: &LoadedModel,
+        held: &[u32],
+        answer: usize,
+    ) -> Option<Vec<u32>> {
+        use std::hash::{BuildHasher, RandomState};
+        let mark = format!("kvark-{:016x}", RandomState::new().hash_one(answer));
+        let mut marked = self.clone();
+        marked.messages[answer] = json!({ "role": "assistant", "content": mark });
+        let prompt = marked.render(model, true).ok()?;
+        let (before, rest) = prompt.text().split_once(&mark)?;
+        if rest.contains(&mark) {
+            return None;
+        }
+        let tokenizer = model.model.tokenizer().ok()?;
+        let text_end = held.iter().rposition(|id| !tokenizer.is_eog(*id))? + 1;
+        let at = before.len() + mark.len();
+        Some(tokenizer.encode_rest(&held[..text_end], &prompt, at))
     }
 
     /// The text that the model sees, with the ranges of untrusted text.
@@ -61,6 +124,9 @@ impl ChatPrompt {
                 }
                 false => add_tools_message(&mut messages, &self.tools),
             }
+        }
+        if !tools::template_knows_calls(template.source_text()) {
+            messages.iter_mut().for_each(tools::write_calls);
         }
         let prompt = template.prompt_with(tokenizer, &messages, answer, &variables);
         Ok(prompt.map_err(kvark::RuntimeError::from)?)
@@ -168,7 +234,7 @@ fn join_parts(parts: &[Value]) -> Result<String, String> {
 }
 
 /// A tool call whose arguments are an object instead of JSON text.
-fn parsed_arguments(mut call: Value) -> Value {
+pub(crate) fn parsed_arguments(mut call: Value) -> Value {
     if let Some(arguments) = call.pointer_mut("/function/arguments")
         && let Some(parsed) = arguments
             .as_str()

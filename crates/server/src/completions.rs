@@ -79,6 +79,7 @@ fn read_prompt(model: &LoadedModel, value: Value) -> Result<(String, Vec<u32>), 
     let wrong = || ApiError::parameter("prompt", "must be a string or a list of token ids");
     match value {
         Value::String(text) => {
+            model.check_length(text.len())?;
             let tokens = plain_tokens(model, &text)?;
             Ok((text, tokens))
         }

@@ -1,10 +1,15 @@
 //! A conversation: exact token ids and the turns that they are.
 
-use serde_json::Value;
+use crate::access::Owner;
+use serde_json::{Value, json};
 
 /// A conversation.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Conversation {
+    /// The id on the wire. It cannot be guessed.
+    pub(crate) id: String,
+    /// Whose conversation it is: nobody else sees it.
+    pub(crate) owner: Owner,
     pub(crate) parent: Option<u64>,
     /// The number of tokens that it had when it was forked.
     pub(crate) at: usize,
@@ -18,19 +23,250 @@ pub(crate) struct Conversation {
 }
 
 /// A message.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Turn {
     pub(crate) message: Value,
-    /// The number of tokens up to its end.
+    /// The number of tokens up to its end. Those of the header of an answer belong to the message before it.
     pub(crate) end: usize,
+    /// Whether the tokens are those of a generated answer, which end before the template's end of a message.
+    pub(crate) generated: bool,
+    /// Whether it is an answer that can go on: it was cut by a limit, a client or a fork.
+    pub(crate) partial: bool,
 }
 
 impl Conversation {
-    /// The conversation cut after its first tokens.
-    pub(crate) fn cut(&self, at: usize) -> Conversation {
+    /// The conversation cut after its first turns.
+    pub(crate) fn cut_at_turn(&self, turns: usize) -> Conversation {
         let mut cut = self.clone();
-        cut.tokens.truncate(at);
-        cut.messages.retain(|turn| turn.end <= at);
+        cut.messages.truncate(turns);
+        cut.tokens.truncate(cut.turns_end());
         cut
+    }
+
+    /// The conversation cut after its first tokens. If these end within an answer, the answer's beginning is its last turn;
+    /// `decode` gives its text.
+    pub(crate) fn cut_at_token(
+        &self,
+        at: usize,
+        decode: impl FnOnce(&[u32]) -> String,
+    ) -> Conversation {
+        let mut cut = self.clone();
+        let whole = self.messages.iter().take_while(|turn| turn.end <= at);
+        let whole = whole.count();
+        cut.messages.truncate(whole);
+        cut.tokens.truncate(at);
+        let start = cut.turns_end();
+        let is_answer = match self.messages.get(whole) {
+            Some(turn) => turn.message["role"] == "assistant",
+            // The tokens of an answer that is being generated.
+            None => true,
+        };
+        if at > start && is_answer && whole > 0 {
+            let text = decode(&cut.tokens[start..]);
+            cut.messages.push(Turn {
+                message: json!({ "role": "assistant", "content": text }),
+                end: at,
+                generated: true,
+                partial: true,
+            });
+        }
+        cut
+    }
+
+    /// The number of tokens up to the end of the last turn.
+    pub(crate) fn turns_end(&self) -> usize {
+        self.messages.last().map_or(0, |turn| turn.end)
+    }
+
+    /// Begins a completion: its prompt, and the messages that are new in it.
+    pub(crate) fn begin_turn(&mut self, tokens: Vec<u32>, messages: &[Value]) {
+        // A template that renders earlier messages otherwise than before has changed their tokens.
+        let same = kvark::generate::common_prefix_len(&self.tokens, &tokens);
+        for turn in &mut self.messages {
+            turn.end = turn.end.min(same);
+        }
+        let end = tokens.len();
+        let known = self.messages.len();
+        let turn = |message: &Value| Turn {
+            message: message.clone(),
+            end,
+            generated: false,
+            partial: false,
+        };
+        self.messages.extend(messages.iter().skip(known).map(turn));
+        if messages.len() > known
+            && let Some(last) = known.checked_sub(1)
+        {
+            self.messages[last].partial = false;
+        }
+        self.tokens = tokens;
+    }
+
+    /// Ends the running answer, whose tokens are there. An answer that went on is one turn with its beginning.
+    pub(crate) fn end_turn(&mut self, message: Value, partial: bool) {
+        let end = self.tokens.len();
+        match self.messages.last_mut().filter(|turn| turn.partial) {
+            Some(last) => {
+                let text =
+                    |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
+                last.message["content"] = (text(&last.message) + &text(&message)).into();
+                if let Some(calls) = message.get("tool_calls") {
+                    last.message["tool_calls"] = calls.clone();
+                }
+                (last.end, last.partial) = (end, partial);
+            }
+            None => self.messages.push(Turn {
+                message,
+                end,
+                generated: true,
+                partial,
+            }),
+        }
+    }
+
+    /// The conversation as an object, with those that were forked from it.
+    pub(crate) fn object<'a>(
+        &self,
+        parent: Option<&str>,
+        children: impl Iterator<Item = &'a Conversation>,
+    ) -> Value {
+        let mut start = 0;
+        let turns = self.messages.iter().enumerate().map(|(index, turn)| {
+            let tokens = turn.end.saturating_sub(start);
+            start = turn.end;
+            let mut object = json!({
+                "index": index,
+                "role": turn.message["role"],
+                "content": turn.message["content"],
+                "tokens": tokens,
+                "end": turn.end,
+                "partial": turn.partial,
+            });
+            if let Some(calls) = turn.message.get("tool_calls") {
+                object["tool_calls"] = calls.clone();
+            }
+            object
+        });
+        let turns: Vec<Value> = turns.collect();
+        let child = |child: &Conversation| json!({ "id": child.id, "at": child.at, "tokens": child.tokens.len() });
+        json!({
+            "id": self.id,
+            "object": "kvark.conversation",
+            "created": self.created,
+            "model": self.model,
+            "parent": parent,
+            "at": self.at,
+            "tokens": self.tokens.len(),
+            "turns": turns,
+            "children": children.map(child).collect::<Vec<Value>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(role: &str, content: &str, end: usize) -> Turn {
+        Turn {
+            message: json!({ "role": role, "content": content }),
+            end,
+            generated: role == "assistant",
+            partial: false,
+        }
+    }
+
+    fn conversation() -> Conversation {
+        Conversation {
+            id: "conv-1".into(),
+            owner: Owner::default(),
+            parent: None,
+            at: 0,
+            model: "tiny".into(),
+            model_bytes: 1,
+            tokens: (0..12).collect(),
+            messages: vec![
+                turn("system", "s", 2),
+                turn("user", "u", 5),
+                turn("assistant", "a", 9),
+                turn("user", "v", 12),
+            ],
+            created: 0,
+        }
+    }
+
+    #[test]
+    fn a_cut_keeps_whole_turns_and_the_beginning_of_an_answer() {
+        let it = conversation();
+        let roles = |it: &Conversation| -> Vec<String> {
+            let role = |turn: &Turn| turn.message["role"].as_str().unwrap().to_owned();
+            it.messages.iter().map(role).collect()
+        };
+        let decode = |ids: &[u32]| format!("{ids:?}");
+        for (at, tokens, expected, partial) in [
+            (12, 12, &["system", "user", "assistant", "user"][..], false),
+            (9, 9, &["system", "user", "assistant"], false),
+            (7, 7, &["system", "user", "assistant"], true),
+            (5, 5, &["system", "user"], false),
+            // Within a user's message, its tokens stay without a turn.
+            (4, 4, &["system"], false),
+            (0, 0, &[], false),
+        ] {
+            let cut = it.cut_at_token(at, decode);
+            assert_eq!(
+                (cut.tokens.len(), roles(&cut)),
+                (tokens, expected.iter().map(|r| (*r).to_owned()).collect())
+            );
+            assert_eq!(
+                cut.messages.last().is_some_and(|turn| turn.partial),
+                partial,
+                "{at}"
+            );
+        }
+        assert_eq!(
+            it.cut_at_token(7, decode).messages[2].message["content"],
+            "[5, 6]"
+        );
+        for turns in 0..=4 {
+            let cut = it.cut_at_turn(turns);
+            assert_eq!(cut.messages[..], it.messages[..turns]);
+            assert_eq!(cut.tokens.len(), [0, 2, 5, 9, 12][turns]);
+        }
+    }
+
+    #[test]
+    fn answers_go_on_only_if_they_were_cut() {
+        let mut it = conversation();
+        let answer = |text: &str| json!({ "role": "assistant", "content": text });
+        it.tokens.extend([12, 13]);
+        it.end_turn(answer("one "), true);
+        assert_eq!((it.messages.len(), it.messages[4].end), (5, 14));
+        it.begin_turn(it.tokens.clone(), &[]);
+        it.tokens.push(14);
+        it.end_turn(answer("two"), false);
+        assert_eq!((it.messages.len(), it.messages[4].end), (5, 15));
+        assert_eq!(it.messages[4].message["content"], "one two");
+        it.end_turn(answer("three"), false);
+        assert_eq!(
+            it.messages.len(),
+            6,
+            "a finished answer is a turn of its own"
+        );
+    }
+
+    #[test]
+    fn a_prompt_that_changes_earlier_tokens_moves_their_ends() {
+        let mut it = conversation();
+        let messages: Vec<Value> = it
+            .messages
+            .iter()
+            .map(|turn| turn.message.clone())
+            .collect();
+        let new = json!({ "role": "user", "content": "w" });
+        it.begin_turn(vec![0, 1, 2, 3, 99, 100], &[messages, vec![new]].concat());
+        let ends: Vec<usize> = it.messages.iter().map(|turn| turn.end).collect();
+        assert_eq!(ends, [2, 4, 4, 4, 6]);
+        let tokens = it.object(None, [].into_iter())["turns"][1]["tokens"].clone();
+        assert_eq!(tokens, 2);
     }
 }

@@ -1,50 +1,72 @@
 //! The routes of conversations.
 
+use crate::access::Owner;
 use crate::app::App;
 use crate::chat_prompt::ChatPrompt;
 use crate::conversation::{Conversation, Turn};
+use crate::conversations::Conversations;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use axum::Json;
+use crate::registry::LoadedModel;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Reads `at`: a turn (`{"turn": 2}` or a number: that many turns stay), or a token (`{"token": 120}`). Everything if it is
-/// left out.
-fn read_at(fields: &mut Fields, it: &Conversation) -> Result<usize, ApiError> {
-    let turn_end = |n: u64| match usize::try_from(n) {
-        Ok(0) => Ok(0),
-        Ok(n) if n <= it.messages.len() => Ok(it.messages[n - 1].end),
-        _ => Err(ApiError::parameter(
-            "at",
-            format!("there are {} turns", it.messages.len()),
-        )),
-    };
-    let token = |n: u64| match usize::try_from(n) {
-        Ok(n) if n <= it.tokens.len() => Ok(n),
-        _ => Err(ApiError::parameter(
-            "at",
-            format!("there are {} tokens", it.tokens.len()),
-        )),
-    };
+/// Where a conversation is cut.
+enum Cut {
+    /// After this many turns.
+    Turn(usize),
+    /// After this many tokens.
+    Token(usize),
+}
+
+/// Reads `at`: a turn (`{"turn": 2}` or a number: that many turns stay), or a token (`{"token": 120}`). `None` if it is left
+/// out: everything stays.
+fn read_at(fields: &mut Fields) -> Result<Option<Cut>, ApiError> {
     let wrong = || ApiError::parameter("at", "must be {\"turn\": N} or {\"token\": N}");
-    match fields.value("at") {
-        None => Ok(it.tokens.len()),
-        Some(Value::Number(n)) => turn_end(n.as_u64().ok_or_else(wrong)?),
-        Some(Value::Object(map)) if map.len() == 1 => {
-            match (
-                map.get("turn").map(Value::as_u64),
-                map.get("token").map(Value::as_u64),
-            ) {
-                (Some(Some(n)), None) => turn_end(n),
-                (None, Some(Some(n))) => token(n),
-                _ => Err(wrong()),
-            }
-        }
-        Some(_) => Err(wrong()),
+    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    let cut = match fields.value("at") {
+        None => return Ok(None),
+        Some(value @ Value::Number(_)) => number(&value).map(Cut::Turn),
+        Some(Value::Object(map)) if map.len() == 1 => match (map.get("turn"), map.get("token")) {
+            (Some(turn), None) => number(turn).map(Cut::Turn),
+            (None, Some(token)) => number(token).map(Cut::Token),
+            _ => None,
+        },
+        Some(_) => None,
+    };
+    cut.map(Some).ok_or_else(wrong)
+}
+
+/// The conversation cut at a turn or a token. An answer that is being generated is cut where it is.
+fn cut(
+    it: &Conversation,
+    at: Option<Cut>,
+    decode: impl FnOnce(&[u32]) -> String,
+) -> Result<Conversation, ApiError> {
+    let (turns, tokens) = (it.messages.len(), it.tokens.len());
+    match at {
+        Some(Cut::Turn(n)) if n <= turns => Ok(it.cut_at_turn(n)),
+        Some(Cut::Turn(_)) => Err(ApiError::parameter(
+            "at",
+            format!("there are {turns} turns"),
+        )),
+        Some(Cut::Token(n)) if n > tokens => Err(ApiError::parameter(
+            "at",
+            format!("there are {tokens} tokens"),
+        )),
+        Some(Cut::Token(n)) => Ok(it.cut_at_token(n, decode)),
+        None => Ok(it.cut_at_token(tokens, decode)),
+    }
+}
+
+/// The text of an answer's tokens.
+fn decoder(model: &LoadedModel) -> impl FnOnce(&[u32]) -> String {
+    |ids| match model.model.tokenizer() {
+        Ok(tokenizer) => tokenizer.decode(ids, false),
+        Err(_) => String::new(),
     }
 }
 
@@ -58,6 +80,7 @@ fn body_fields(body: &Bytes) -> Result<Fields, ApiError> {
 /// `POST /v1/kvark/conversations`
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let mut fields = body_fields(&body)?;
@@ -66,35 +89,14 @@ pub(crate) async fn create(
     let prompt = ChatPrompt::new(messages, vec![], Map::new())?;
     fields.finish(&["metadata"], &[], app.options.lenient)?;
     let model = app.model(name).await?;
-    let (tokens, end) = match prompt.messages.is_empty() {
-        true => (vec![], 0),
-        false => {
-            let rendered = prompt.render(&model, false)?;
-            let tokens = model.model.tokenizer()?.encode_prompt(&rendered);
-            let end = tokens.len();
-            (tokens, end)
-        }
-    };
-    // Turns of a given history are counted together: only the whole is tokenised.
-    let last = prompt.messages.len().saturating_sub(1);
-    let turn = |(index, message): (usize, &Value)| Turn {
-        message: message.clone(),
-        end: if index == last { end } else { 0 },
-    };
-    let mut messages: Vec<Turn> = prompt.messages.iter().enumerate().map(turn).collect();
-    for (index, turn) in messages.iter_mut().enumerate().take(last) {
-        let part = ChatPrompt {
-            messages: prompt.messages[..=index].to_vec(),
-            ..ChatPrompt::default()
-        };
-        // A template may refuse a beginning that ends with this role; then the turn has no tokens of its own.
-        if let Ok(rendered) = part.render(&model, false) {
-            let part = model.model.tokenizer()?.encode_prompt(&rendered);
-            turn.end = kvark::generate::common_prefix_len(&part, &tokens);
-        }
-    }
+    let rendered = model.clone();
+    let (tokens, messages) = app
+        .blocking(move |_| given_turns(&rendered, &prompt))
+        .await?;
     app.prefill(&model, &tokens);
-    let id = app.conversations.add(Conversation {
+    Ok(Json(app.conversations.add(Conversation {
+        id: Conversations::new_id()?,
+        owner,
         parent: None,
         at: 0,
         model: model.name.clone(),
@@ -102,95 +104,131 @@ pub(crate) async fn create(
         tokens,
         messages,
         created: jiff::Timestamp::now().as_second(),
-    });
-    Ok(Json(app.conversations.object(&id)?))
+    })))
+}
+
+/// The tokens of a given history, and its turns.
+fn given_turns(
+    model: &LoadedModel,
+    prompt: &ChatPrompt,
+) -> Result<(Vec<u32>, Vec<Turn>), ApiError> {
+    if prompt.messages.is_empty() {
+        return Ok((vec![], vec![]));
+    }
+    let tokenizer = model.model.tokenizer()?;
+    prompt.check_length(model)?;
+    let tokens = tokenizer.encode_prompt(&prompt.render(model, false)?);
+    let last = prompt.messages.len() - 1;
+    let mut before = 0;
+    let mut turns = vec![];
+    for (index, message) in prompt.messages.iter().enumerate() {
+        let part = ChatPrompt {
+            messages: prompt.messages[..=index].to_vec(),
+            ..ChatPrompt::default()
+        };
+        let next = prompt.messages.get(index + 1);
+        let answered = next.is_some_and(|next| next["role"] == "assistant");
+        // Only the whole is tokenised. A template may refuse a beginning that ends with this role; then the turn has no tokens
+        // of its own.
+        let end = match part.render(model, answered) {
+            _ if index == last => tokens.len(),
+            Ok(rendered) => {
+                let part = tokenizer.encode_prompt(&rendered);
+                kvark::generate::common_prefix_len(&part, &tokens)
+            }
+            Err(_) => before,
+        };
+        before = end.max(before);
+        turns.push(Turn {
+            message: message.clone(),
+            end: before,
+            generated: false,
+            partial: false,
+        });
+    }
+    Ok((tokens, turns))
 }
 
 /// `GET /v1/kvark/conversations`
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({ "object": "list", "data": app.conversations.objects() }))
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
+) -> Json<Value> {
+    Json(json!({ "object": "list", "data": app.conversations.objects(&owner) }))
 }
 
 /// `GET /v1/kvark/conversations/{id}`
 pub(crate) async fn get(
     State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    Ok(Json(app.conversations.object(&id)?))
+    let object = app
+        .conversations
+        .with(&id, &owner, |table, n| table.object(n));
+    Ok(Json(object?))
 }
 
 /// `POST /v1/kvark/conversations/{id}/fork`
 pub(crate) async fn fork(
     State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let mut fields = body_fields(&body)?;
-    let forked = app.conversations.with(&id, |all, number| {
-        let it = &all[&number];
-        let at = read_at(&mut fields, it)?;
+    let at = read_at(&mut fields)?;
+    fields.finish(&[], &[], app.options.lenient)?;
+    let model = app.model(Some(app.conversations.get(&id, &owner)?.model));
+    let model = model.await?;
+    let forked = app.conversations.with(&id, &owner, |table, number| {
+        let it = table.get(number).expect("it is there");
+        let cut = cut(it, at, decoder(&model))?;
         Ok::<_, ApiError>(Conversation {
+            id: Conversations::new_id()?,
             parent: Some(number),
-            at,
+            at: cut.tokens.len(),
             created: jiff::Timestamp::now().as_second(),
-            ..it.cut(at)
+            ..cut
         })
     })??;
-    fields.finish(&[], &[], app.options.lenient)?;
-    let id = app.conversations.add(forked);
-    Ok(Json(app.conversations.object(&id)?))
+    Ok(Json(app.conversations.add(forked)))
 }
 
 /// `POST /v1/kvark/conversations/{id}/rewind`
 pub(crate) async fn rewind(
     State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let mut fields = body_fields(&body)?;
-    app.conversations.with(&id, |all, number| {
-        let it = all.get_mut(&number).expect("it is there");
-        let at = read_at(&mut fields, it)?;
-        fields.finish(&[], &[], app.options.lenient)?;
-        *it = it.cut(at);
-        app.conversations.stored(all, number);
-        Ok::<_, ApiError>(())
-    })??;
-    Ok(Json(app.conversations.object(&id)?))
+    let at = read_at(&mut fields)?;
+    fields.finish(&[], &[], app.options.lenient)?;
+    let model = app.model(Some(app.conversations.get(&id, &owner)?.model));
+    let model = model.await?;
+    let rewound = app
+        .conversations
+        .change(&id, &owner, |it| cut(it, at, decoder(&model)));
+    Ok(Json(rewound?))
 }
 
 /// `POST /v1/kvark/conversations/{id}/keep`: removes all other conversations of the same tree.
 pub(crate) async fn keep(
     State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    app.conversations.with(&id, |all, number| {
-        let root = |all: &BTreeMap<u64, Conversation>, mut id: u64| {
-            while let Some(parent) = all.get(&id).and_then(|c| c.parent) {
-                id = parent;
-            }
-            id
-        };
-        let own = root(all, number);
-        let tree: Vec<u64> = all
-            .keys()
-            .copied()
-            .filter(|id| root(all, *id) == own)
-            .collect();
-        let gone = |id| id != number && tree.contains(&id);
-        app.conversations.remove(all, gone);
-    })?;
-    Ok(Json(app.conversations.object(&id)?))
+    Ok(Json(app.conversations.keep(&id, &owner)?))
 }
 
 /// `DELETE /v1/kvark/conversations/{id}`: forks of it stay.
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    app.conversations.with(&id, |all, number| {
-        app.conversations.remove(all, |id| id == number);
-    })?;
+    app.conversations.delete(&id, &owner)?;
     Ok(Json(
         json!({ "id": id, "object": "kvark.conversation", "deleted": true }),
     ))

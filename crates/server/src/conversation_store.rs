@@ -3,6 +3,7 @@
 //! Every conversation is a JSON file of its own, `conv-N.json`, with its exact tokens. A thread writes them, each
 //! atomically: a server that is killed loses at most the changes of the last moment.
 
+use crate::access::Owner;
 use crate::conversation::{Conversation, Turn};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -140,9 +141,18 @@ fn number_of(path: &Path) -> Option<u64> {
 }
 
 fn to_json(it: &Conversation) -> Value {
-    let turn = |turn: &Turn| json!({ "message": turn.message, "end": turn.end });
+    let turn = |turn: &Turn| {
+        json!({
+            "message": turn.message,
+            "end": turn.end,
+            "generated": turn.generated,
+            "partial": turn.partial,
+        })
+    };
     json!({
-        "version": 1,
+        "version": 2,
+        "id": it.id,
+        "owner": it.owner.0.as_deref(),
         "model": it.model,
         "model_bytes": it.model_bytes,
         "created": it.created,
@@ -157,8 +167,8 @@ fn to_json(it: &Conversation) -> Value {
 fn read(path: &Path) -> Result<Conversation, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
     let json: Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-    if json["version"] != 1 {
-        return Err(format!("its version is {}, not 1", json["version"]));
+    if json["version"] != 2 {
+        return Err(format!("its version is {}, not 2", json["version"]));
     }
     let wrong = |key: &str| format!("{key} is wrong");
     let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
@@ -172,10 +182,18 @@ fn read(path: &Path) -> Result<Conversation, String> {
         let end = size(&turn["end"]).filter(|end| (before..=tokens.len()).contains(end))?;
         before = end;
         let message = turn["message"].clone();
-        message.is_object().then_some(Turn { message, end })
+        message.is_object().then_some(Turn {
+            message,
+            end,
+            generated: turn["generated"].as_bool()?,
+            partial: turn["partial"].as_bool()?,
+        })
     });
     let messages: Option<Vec<Turn>> = turns.collect();
+    let id = json["id"].as_str().filter(|id| !id.is_empty());
     Ok(Conversation {
+        id: id.ok_or_else(|| wrong("id"))?.to_owned(),
+        owner: Owner(json["owner"].as_str().map(Into::into)),
         parent: json["parent"].as_u64(),
         at: size(&json["at"]).ok_or_else(|| wrong("at"))?,
         model: json["model"]
@@ -197,6 +215,8 @@ mod tests {
 
     fn conversation(tokens: &[u32]) -> Conversation {
         Conversation {
+            id: "conv-abc".into(),
+            owner: Owner(Some("somebody".into())),
             parent: Some(3),
             at: 1,
             model: "tiny".into(),
@@ -205,6 +225,8 @@ mod tests {
             messages: vec![Turn {
                 message: json!({ "role": "user", "content": "Hi" }),
                 end: tokens.len(),
+                generated: false,
+                partial: true,
             }],
             created: 5,
         }
@@ -238,6 +260,8 @@ mod tests {
             (&[1, 2, 3][..], Some(3), 1)
         );
         assert_eq!((it.messages[0].end, it.model_bytes), (3, 77));
+        assert_eq!((&*it.id, &it.owner), ("conv-abc", &conversation(&[]).owner));
+        assert!(it.messages[0].partial && !it.messages[0].generated);
         assert_eq!(it.messages[0].message["content"], "Hi");
         fs::remove_dir_all(folder).unwrap();
     }
@@ -247,7 +271,7 @@ mod tests {
         let folder = folder("damaged");
         fs::create_dir_all(&folder).unwrap();
         let good = to_json(&conversation(&[1, 2]));
-        let mut bad = vec![json!(3), json!({}), json!({ "version": 2 })];
+        let mut bad = vec![json!(3), json!({}), json!({ "version": 1 })];
         for (key, value) in [
             ("tokens", json!([1, -2])),
             ("tokens", json!([4_294_967_296u64])),
@@ -257,6 +281,11 @@ mod tests {
                 json!([{ "message": {}, "end": 2 }, { "message": {}, "end": 1 }]),
             ),
             ("turns", json!([{ "message": "Hi", "end": 2 }])),
+            (
+                "turns",
+                json!([{ "message": {}, "end": 2, "generated": 1 }]),
+            ),
+            ("id", Value::Null),
             ("model", Value::Null),
             ("at", json!(-1)),
         ] {

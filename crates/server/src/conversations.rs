@@ -1,35 +1,70 @@
-//! Conversations on the wire: exact token ids, forked, rewound and kept.
+//! Conversations on the wire: exact token ids, forked, rewound and kept. One completion at a time runs in each.
 
-use crate::conversation::{Conversation, Turn};
+use crate::access::Owner;
+use crate::app::App;
+use crate::conversation::Conversation;
 use crate::conversation_store::ConversationStore;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
 use crate::registry::lock;
-use serde_json::{Value, json};
+use kvark::engine::RequestHandle;
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The largest number of conversations that a server holds; the oldest leaf goes when there are more.
 const MAX_CONVERSATIONS: usize = 10_000;
 
 /// The conversations of a server.
 pub(crate) struct Conversations {
-    all: Mutex<BTreeMap<u64, Conversation>>,
-    next: AtomicU64,
+    table: Mutex<Table>,
     /// Keeps them on disk.
     store: Option<ConversationStore>,
     /// The bytes of each model's file, by the model's name.
     model_bytes: HashMap<String, u64>,
 }
 
-/// What a completion continues.
-pub(crate) struct Continued {
-    pub(crate) model: String,
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) messages: Vec<Value>,
-    /// Whether the tokens end inside an answer, which the completion continues.
-    pub(crate) partial: bool,
+/// All conversations by number, in the order of their creation.
+#[derive(Default)]
+pub(crate) struct Table {
+    all: BTreeMap<u64, Conversation>,
+    numbers: HashMap<String, u64>,
+    last: u64,
+    /// The generations of the conversations in which a completion runs.
+    running: HashMap<u64, Vec<RequestHandle>>,
+}
+
+impl Table {
+    pub(crate) fn get(&self, number: u64) -> Option<&Conversation> {
+        self.all.get(&number)
+    }
+
+    /// The conversation as an object.
+    pub(crate) fn object(&self, number: u64) -> Value {
+        let it = &self.all[&number];
+        let parent = it.parent.and_then(|parent| self.all.get(&parent));
+        let children = self.all.values().filter(|c| c.parent == Some(number));
+        it.object(parent.map(|parent| &*parent.id), children)
+    }
+
+    /// Refuses to change a conversation in which a completion runs.
+    fn check_idle(&self, number: u64) -> Result<(), ApiError> {
+        match self.running.contains_key(&number) {
+            true => Err(ApiError::conflict(
+                "conversation_busy",
+                "the conversation is generating: wait for its answer, fork it or delete it",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The first conversation of a fork's tree.
+    fn root(&self, mut number: u64) -> u64 {
+        while let Some(parent) = self.all.get(&number).and_then(|c| c.parent) {
+            number = parent;
+        }
+        number
+    }
 }
 
 impl Conversations {
@@ -52,7 +87,7 @@ impl Conversations {
             }
             None => (None, BTreeMap::new()),
         };
-        let next = all.keys().next_back().copied().unwrap_or(0);
+        let last = all.keys().next_back().copied().unwrap_or(0);
         // Those of other models and of other files stay on disk.
         all.retain(|_, it| model_bytes.get(&it.model) == Some(&it.model_bytes));
         let known: HashSet<u64> = all.keys().copied().collect();
@@ -62,130 +97,27 @@ impl Conversations {
         if !all.is_empty() {
             tracing::info!(conversations = all.len(), "restored");
         }
+        let numbers = all.iter().map(|(number, it)| (it.id.clone(), *number));
         Conversations {
-            all: Mutex::new(all),
-            next: AtomicU64::new(next),
+            table: Mutex::new(Table {
+                numbers: numbers.collect(),
+                all,
+                last,
+                running: HashMap::new(),
+            }),
             store,
             model_bytes,
         }
     }
 
-    /// Stores a conversation as it is now.
-    pub(crate) fn stored(&self, all: &BTreeMap<u64, Conversation>, number: u64) {
-        if let Some((store, it)) = self.store.as_ref().zip(all.get(&number)) {
-            store.save(number, it);
-        }
-    }
-
-    /// Removes conversations. Forks of them stay.
-    pub(crate) fn remove(&self, all: &mut BTreeMap<u64, Conversation>, gone: impl Fn(u64) -> bool) {
-        let numbers: Vec<u64> = all.keys().copied().filter(|id| gone(*id)).collect();
-        for number in &numbers {
-            all.remove(number);
-            if let Some(store) = &self.store {
-                store.remove(*number);
-            }
-        }
-        let orphan = |c: &Conversation| c.parent.is_some_and(|parent| numbers.contains(&parent));
-        let orphans = all.iter_mut().filter(|(_, c)| orphan(c));
-        let orphans: Vec<u64> = orphans
-            .map(|(id, child)| {
-                child.parent = None;
-                *id
-            })
-            .collect();
-        orphans.iter().for_each(|id| self.stored(all, *id));
-    }
-
-    pub(crate) fn with<T>(
-        &self,
-        id: &str,
-        use_it: impl FnOnce(&mut BTreeMap<u64, Conversation>, u64) -> T,
-    ) -> Result<T, ApiError> {
-        let mut all = lock(&self.all);
-        let number = id.strip_prefix("conv-").and_then(|n| n.parse().ok());
-        match number.filter(|number| all.contains_key(number)) {
-            Some(number) => Ok(use_it(&mut all, number)),
-            None => Err(ApiError::not_found(format!(
-                "there is no conversation {id:?}"
-            ))),
-        }
-    }
-
-    pub(crate) fn add(&self, conversation: Conversation) -> String {
-        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut all = lock(&self.all);
-        if all.len() >= MAX_CONVERSATIONS {
-            let is_leaf = |id: &u64| all.values().all(|c| c.parent != Some(*id));
-            if let Some(oldest) = all.keys().copied().find(is_leaf) {
-                self.remove(&mut all, |id| id == oldest);
-            }
-        }
-        all.insert(number, conversation);
-        self.stored(&all, number);
-        format!("conv-{number}")
-    }
-
-    /// What a completion of this conversation continues.
-    pub(crate) fn continued(&self, id: &str) -> Result<Continued, ApiError> {
-        self.with(id, |all, number| {
-            let it = &all[&number];
-            Continued {
-                model: it.model.clone(),
-                tokens: it.tokens.clone(),
-                messages: it
-                    .messages
-                    .iter()
-                    .map(|turn| turn.message.clone())
-                    .collect(),
-                partial: it.messages.last().map_or(0, |turn| turn.end) < it.tokens.len(),
-            }
-        })
-    }
-
-    /// Sets the tokens and messages that a completion begins with.
-    pub(crate) fn begin_turn(&self, id: &str, tokens: &[u32], messages: &[Value]) {
-        _ = self.with(id, |all, number| {
-            let it = all.get_mut(&number).expect("it is there");
-            it.tokens = tokens.to_vec();
-            for message in messages.iter().skip(it.messages.len()) {
-                it.messages.push(Turn {
-                    message: message.clone(),
-                    end: tokens.len(),
-                });
-            }
-        });
-    }
-
-    /// Appends a token of the running answer.
-    pub(crate) fn push_token(&self, id: &str, token: u32) {
-        // The conversation may have been deleted meanwhile.
-        _ = self.with(id, |all, number| {
-            all.get_mut(&number)
-                .expect("it is there")
-                .tokens
-                .push(token);
-        });
-    }
-
-    /// Ends the running answer.
-    pub(crate) fn end_turn(&self, id: &str, message: Value) {
-        _ = self.with(id, |all, number| {
-            let it = all.get_mut(&number).expect("it is there");
-            let end = it.tokens.len();
-            // An answer that goes on after a cut is one turn.
-            match it.messages.last_mut() {
-                Some(last) if last.message["role"] == "assistant" => {
-                    let text = |message: &Value| {
-                        message["content"].as_str().unwrap_or_default().to_owned()
-                    };
-                    last.message["content"] = (text(&last.message) + &text(&message)).into();
-                    last.end = end;
-                }
-                _ => it.messages.push(Turn { message, end }),
-            }
-            self.stored(all, number);
-        });
+    /// An id that nobody can guess.
+    pub(crate) fn new_id() -> Result<String, ApiError> {
+        let mut bytes = [0; 16];
+        getrandom::getrandom(&mut bytes).map_err(|error| {
+            let message = format!("the system gives no random numbers: {error}");
+            ApiError::status(axum::http::StatusCode::INTERNAL_SERVER_ERROR, message)
+        })?;
+        Ok(format!("conv-{:032x}", u128::from_le_bytes(bytes)))
     }
 
     /// The bytes of a model's file.
@@ -193,47 +125,195 @@ impl Conversations {
         self.model_bytes.get(model).copied().unwrap_or(0)
     }
 
-    /// The objects of all conversations.
-    pub(crate) fn objects(&self) -> Vec<Value> {
-        let all = lock(&self.all);
-        all.keys().map(|number| object(&all, *number)).collect()
+    /// Uses the conversation of this id and owner.
+    pub(crate) fn with<T>(
+        &self,
+        id: &str,
+        owner: &Owner,
+        use_it: impl FnOnce(&mut Table, u64) -> T,
+    ) -> Result<T, ApiError> {
+        let mut table = lock(&self.table);
+        let number = table.numbers.get(id).copied();
+        match number.filter(|number| table.all[number].owner == *owner) {
+            Some(number) => Ok(use_it(&mut table, number)),
+            None => Err(ApiError::not_found(format!(
+                "there is no conversation {id:?}"
+            ))),
+        }
     }
 
-    pub(crate) fn object(&self, id: &str) -> Result<Value, ApiError> {
-        self.with(id, |all, number| object(all, number))
+    /// A copy of the conversation of this id and owner.
+    pub(crate) fn get(&self, id: &str, owner: &Owner) -> Result<Conversation, ApiError> {
+        self.with(id, owner, |table, number| table.all[&number].clone())
+    }
+
+    /// Adds a conversation, and returns it as an object.
+    pub(crate) fn add(&self, conversation: Conversation) -> Value {
+        let mut table = lock(&self.table);
+        if table.all.len() >= MAX_CONVERSATIONS {
+            let is_leaf = |id: &u64| table.all.values().all(|c| c.parent != Some(*id));
+            let idle = |id: &u64| !table.running.contains_key(id);
+            let oldest = table.all.keys().copied().find(|id| is_leaf(id) && idle(id));
+            if let Some(oldest) = oldest {
+                self.remove(&mut table, &[oldest]);
+            }
+        }
+        table.last += 1;
+        let number = table.last;
+        let known = |parent: &u64| table.all.contains_key(parent);
+        let parent = conversation.parent.filter(known);
+        table.numbers.insert(conversation.id.clone(), number);
+        let conversation = Conversation {
+            parent,
+            ..conversation
+        };
+        table.all.insert(number, conversation);
+        self.store(&table, number);
+        table.object(number)
+    }
+
+    /// Replaces a conversation that is not generating, and returns it as an object. `change` sees it as it is now.
+    pub(crate) fn change(
+        &self,
+        id: &str,
+        owner: &Owner,
+        change: impl FnOnce(&Conversation) -> Result<Conversation, ApiError>,
+    ) -> Result<Value, ApiError> {
+        self.with(id, owner, |table, number| {
+            table.check_idle(number)?;
+            let changed = change(&table.all[&number])?;
+            table.all.insert(number, changed);
+            self.store(table, number);
+            Ok(table.object(number))
+        })?
+    }
+
+    /// Deletes a conversation, and ends its answer if it is generating. Forks of it stay.
+    pub(crate) fn delete(&self, id: &str, owner: &Owner) -> Result<(), ApiError> {
+        self.with(id, owner, |table, number| self.remove(table, &[number]))
+    }
+
+    /// Deletes all other conversations of the tree, and returns the one that stays as an object.
+    pub(crate) fn keep(&self, id: &str, owner: &Owner) -> Result<Value, ApiError> {
+        self.with(id, owner, |table, number| {
+            let root = table.root(number);
+            let others = table.all.keys().copied();
+            let others: Vec<u64> = others
+                .filter(|other| *other != number && table.root(*other) == root)
+                .collect();
+            self.remove(table, &others);
+            table.object(number)
+        })
+    }
+
+    /// The objects of an owner's conversations.
+    pub(crate) fn objects(&self, owner: &Owner) -> Vec<Value> {
+        let table = lock(&self.table);
+        let own = table.all.iter().filter(|(_, it)| it.owner == *owner);
+        own.map(|(number, _)| table.object(*number)).collect()
+    }
+
+    /// Stores a conversation as it is now.
+    fn store(&self, table: &Table, number: u64) {
+        if let Some((store, it)) = self.store.as_ref().zip(table.all.get(&number)) {
+            store.save(number, it);
+        }
+    }
+
+    fn remove(&self, table: &mut Table, numbers: &[u64]) {
+        for number in numbers {
+            if let Some(it) = table.all.remove(number) {
+                table.numbers.remove(&it.id);
+            }
+            let running = table.running.get(number).into_iter().flatten();
+            running.for_each(RequestHandle::cancel);
+            if let Some(store) = &self.store {
+                store.remove(*number);
+            }
+        }
+        let orphan = |c: &Conversation| c.parent.is_some_and(|parent| numbers.contains(&parent));
+        let orphans = table.all.iter_mut().filter(|(_, c)| orphan(c));
+        let orphans: Vec<u64> = orphans
+            .map(|(number, child)| {
+                child.parent = None;
+                *number
+            })
+            .collect();
+        orphans.iter().for_each(|number| self.store(table, *number));
     }
 }
 
-/// The conversation object.
-fn object(all: &BTreeMap<u64, Conversation>, number: u64) -> Value {
-    let it = &all[&number];
-    let name = |number: u64| format!("conv-{number}");
-    let mut start = 0;
-    let turns = it.messages.iter().enumerate().map(|(index, turn)| {
-        let tokens = turn.end - start;
-        start = turn.end;
-        json!({
-            "index": index,
-            "role": turn.message["role"],
-            "content": turn.message["content"],
-            "tokens": tokens,
-            "end": turn.end,
-        })
-    });
-    let turns: Vec<Value> = turns.collect();
-    let children = all.iter().filter(|(_, c)| c.parent == Some(number));
-    let children: Vec<Value> = children
-        .map(|(id, child)| json!({ "id": name(*id), "at": child.at, "tokens": child.tokens.len() }))
-        .collect();
-    json!({
-        "id": name(number),
-        "object": "kvark.conversation",
-        "created": it.created,
-        "model": it.model,
-        "parent": it.parent.map(name),
-        "at": it.at,
-        "tokens": it.tokens.len(),
-        "turns": turns,
-        "children": children,
-    })
+/// The right to generate in a conversation. While it lives, others can read, fork and delete the conversation only.
+pub(crate) struct ConversationTurn {
+    app: Arc<App>,
+    number: u64,
+}
+
+impl ConversationTurn {
+    /// Takes the right, and a copy of the conversation.
+    ///
+    /// # Errors
+    /// 404 if there is no such conversation, 409 while it is generating.
+    pub(crate) fn begin(
+        app: &Arc<App>,
+        id: &str,
+        owner: &Owner,
+    ) -> Result<(ConversationTurn, Conversation), ApiError> {
+        app.conversations.with(id, owner, |table, number| {
+            table.check_idle(number)?;
+            table.running.insert(number, vec![]);
+            let turn = ConversationTurn {
+                app: app.clone(),
+                number,
+            };
+            Ok((turn, table.all[&number].clone()))
+        })?
+    }
+
+    /// Changes the conversation. Does nothing if it was deleted.
+    fn change(&self, change: impl FnOnce(&mut Conversation), store: bool) {
+        let conversations = &self.app.conversations;
+        let mut table = lock(&conversations.table);
+        if let Some(it) = table.all.get_mut(&self.number) {
+            change(it);
+            if store {
+                conversations.store(&table, self.number);
+            }
+        }
+    }
+
+    /// Sets the tokens and messages that the completion begins with. `handles` are cancelled when the conversation is deleted.
+    pub(crate) fn start(&self, tokens: &[u32], messages: &[Value], handles: &[RequestHandle]) {
+        self.change(|it| it.begin_turn(tokens.to_vec(), messages), false);
+        let mut table = lock(&self.app.conversations.table);
+        if !table.all.contains_key(&self.number) {
+            handles.iter().for_each(RequestHandle::cancel);
+        }
+        table.running.insert(self.number, handles.to_vec());
+    }
+
+    /// Appends a token of the answer.
+    pub(crate) fn push_token(&self, token: u32) {
+        self.change(|it| it.tokens.push(token), false);
+    }
+
+    /// Ends the answer.
+    pub(crate) fn finish(&self, message: Value, partial: bool) {
+        self.change(|it| it.end_turn(message, partial), true);
+    }
+
+    /// The tokens of the answer so far.
+    pub(crate) fn answer_tokens(&self) -> Vec<u32> {
+        let table = lock(&self.app.conversations.table);
+        let it = table.get(self.number);
+        it.map_or(vec![], |it| it.tokens[it.turns_end()..].to_vec())
+    }
+}
+
+impl Drop for ConversationTurn {
+    fn drop(&mut self) {
+        lock(&self.app.conversations.table)
+            .running
+            .remove(&self.number);
+    }
 }

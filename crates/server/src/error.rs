@@ -66,6 +66,14 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
+    /// 409: the request conflicts with what is going on.
+    pub(crate) fn conflict(code: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError {
+            code: Some(code),
+            ..ApiError::new(StatusCode::CONFLICT, "conflict_error", message)
+        }
+    }
+
     /// 401: the key is missing or wrong.
     pub(crate) fn unauthorized() -> ApiError {
         ApiError {

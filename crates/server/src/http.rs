@@ -1,5 +1,6 @@
-//! Routes, keys, origins, limits and connections.
+//! Routes, limits and connections.
 
+use crate::access::{check_host, check_key, check_origin, refuse};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -87,31 +88,21 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         })
         .layer(middleware::map_response(json_error))
         .layer(middleware::from_fn_with_state(app.clone(), check_origin))
+        .layer(middleware::from_fn_with_state(app.clone(), check_host))
         .layer(middleware::from_fn(check_head))
+        .layer(middleware::from_fn(log_request))
         .with_state(app)
 }
 
-/// Refuses requests without the key.
-async fn check_key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Some(key) = &app.options.api_key else {
-        return next.run(request).await;
-    };
-    let headers = request.headers();
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
-    let given = bearer.or_else(|| text("x-api-key")).unwrap_or_default();
-    match equal_in_constant_time(given.as_bytes(), key.as_bytes()) {
-        true => next.run(request).await,
-        false => refuse(request.uri().path(), ApiError::unauthorized()),
-    }
-}
-
-/// An error response in the shape of the path's API.
-fn refuse(path: &str, error: ApiError) -> Response {
-    match path == messages::PATH {
-        true => messages::error_response(&error),
-        false => error.into_response(),
-    }
+/// Logs a request and the head of its answer at the level debug.
+async fn log_request(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let started = std::time::Instant::now();
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    let milliseconds = started.elapsed().as_millis() as u64;
+    tracing::debug!(%method, path, status, milliseconds, "answered");
+    response
 }
 
 /// The framework's own refusals are plain text; clients expect JSON.
@@ -125,15 +116,6 @@ async fn json_error(response: Response) -> Response {
     let text = axum::body::to_bytes(response.into_body(), 1 << 16).await;
     let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
     ApiError::status(status, text).into_response()
-}
-
-/// Compares without stopping at the first difference, so that times do not tell how much of a key was right.
-fn equal_in_constant_time(given: &[u8], key: &[u8]) -> bool {
-    let mut difference = given.len() ^ key.len();
-    for (index, byte) in given.iter().enumerate() {
-        difference |= usize::from(byte ^ key[index % key.len().max(1)]);
-    }
-    std::hint::black_box(difference) == 0
 }
 
 /// Refuses long heads. The connection's buffer only limits heads that arrive in several parts.
@@ -150,68 +132,6 @@ async fn check_head(request: Request, next: Next) -> Result<Response, ApiError> 
     }
 }
 
-/// Answers browsers of the allowed origin. A request from another origin, or for another host, is refused unless the
-/// origin is allowed: a page on the web must not use the server through a visitor's browser.
-async fn check_origin(
-    State(app): State<Arc<App>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
-    let allowed = app.options.cors_origin.clone();
-    let headers = request.headers();
-    let origin = headers.get(header::ORIGIN).cloned();
-    let own = origin
-        .as_ref()
-        .is_some_and(|origin| is_own(origin, headers));
-    let permitted = match (&origin, &allowed) {
-        (None, _) => None,
-        (Some(origin), Some(allowed)) if allowed == "*" || *origin == allowed => {
-            Some(origin.clone())
-        }
-        (Some(_), _) if own => None,
-        (Some(_), _) => {
-            let refused = "requests from this origin are not allowed (--cors-origin)";
-            return Err(ApiError::status(StatusCode::FORBIDDEN, refused));
-        }
-    };
-    let preflight = request.method() == Method::OPTIONS && permitted.is_some();
-    let mut response = match preflight {
-        true => StatusCode::NO_CONTENT.into_response(),
-        false => next.run(request).await,
-    };
-    let headers = response.headers_mut();
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
-    if let Some(origin) = permitted {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-        let exposed = HeaderValue::from_static("x-kvark-cache");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-        if preflight {
-            let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
-            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-            let names = HeaderValue::from_static("authorization, content-type, x-api-key");
-            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names);
-        }
-    }
-    Ok(response)
-}
-
-/// Whether the origin is the server's own page.
-fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    let origin = origin.to_str().ok().and_then(|origin| {
-        origin
-            .strip_prefix("http://")
-            .or_else(|| origin.strip_prefix("https://"))
-    });
-    host.is_some() && host == origin
-}
-
 /// Refuses bodies that are too large or take too long to arrive.
 async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let limit = app.options.max_body;
@@ -223,23 +143,34 @@ async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) ->
     let error = if HttpBody::size_hint(&body).lower() > limit as u64 {
         too_large()
     } else {
-        match tokio::time::timeout(app.options.body_time, collect(body, limit)).await {
+        let read = collect(body, limit, app.options.header_time);
+        match tokio::time::timeout(app.options.body_time, read).await {
             Ok(Ok(Some(bytes))) => {
                 return next.run(Request::from_parts(parts, bytes.into())).await;
             }
             Ok(Ok(None)) => too_large(),
-            Ok(Err(error)) => ApiError::invalid(format!("the body was cut off: {error}")),
-            Err(_) => ApiError::status(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
+            Ok(Err(Some(error))) => ApiError::invalid(format!("the body was cut off: {error}")),
+            Ok(Err(None)) | Err(_) => {
+                ApiError::status(StatusCode::REQUEST_TIMEOUT, "the body took too long")
+            }
         }
     };
     refuse(parts.uri.path(), error)
 }
 
-/// Reads a body; `None` if it is larger than `limit`.
-async fn collect(body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::Error> {
+/// Reads a body; `None` if it is larger than `limit`. Fails without an error if nothing arrives for `pause`.
+async fn collect(
+    body: Body,
+    limit: usize,
+    pause: Duration,
+) -> Result<Option<Vec<u8>>, Option<axum::Error>> {
     let mut bytes = vec![];
     let mut chunks = body.into_data_stream();
-    while let Some(chunk) = chunks.next().await {
+    loop {
+        let chunk = tokio::time::timeout(pause, chunks.next()).await;
+        let Some(chunk) = chunk.map_err(|_| None)? else {
+            break;
+        };
         let chunk = chunk?;
         if bytes.len() + chunk.len() > limit {
             return Ok(None);
@@ -305,26 +236,4 @@ pub(crate) async fn serve(
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_compared_as_a_whole() {
-        for (given, key, equal) in [
-            ("", "", true),
-            ("secret", "secret", true),
-            ("secre", "secret", false),
-            ("secretsecret", "secret", false),
-            ("Secret", "secret", false),
-            ("", "secret", false),
-        ] {
-            assert_eq!(
-                equal_in_constant_time(given.as_bytes(), key.as_bytes()),
-                equal
-            );
-        }
-    }
 }

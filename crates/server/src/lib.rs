@@ -3,6 +3,7 @@
 //! [`Server::bind`] listens, [`Server::run`] serves until [`StopHandle::stop`] is called.
 #![forbid(unsafe_code)]
 
+mod access;
 mod answer;
 mod app;
 mod chat;
@@ -137,13 +138,24 @@ impl Server {
             stop.subscribe(),
         ));
         runtime.block_on(async {
+            let mut terminations = Terminations::new();
             tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => {}
-                () = terminated() => { _ = stop.send(true); }
+                () = terminations.next() => { _ = stop.send(true); }
             }
+            stopped.mark_unchanged();
+            // Engines end first: their streams end, and with them the connections.
+            let models = app.clone();
+            let mut stopping = tokio::task::spawn_blocking(move || models.models.stop());
+            // A second stop does not wait for the grace time.
+            tokio::select! {
+                _ = &mut stopping => return,
+                _ = stopped.changed() => {}
+                () = terminations.next() => {}
+            }
+            app.models.stop_now();
+            _ = stopping.await;
         });
-        // Engines end first: their streams end, and with them the connections.
-        app.models.stop();
         runtime.block_on(async {
             let rest = std::time::Duration::from_secs(2);
             _ = tokio::time::timeout(rest, connections).await;
@@ -152,15 +164,27 @@ impl Server {
     }
 }
 
-/// Waits for the signal that service managers stop programs with.
-async fn terminated() {
+/// The signals that service managers stop programs with.
+struct Terminations {
     #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut signal) = signal(SignalKind::terminate()) {
+    signal: Option<tokio::signal::unix::Signal>,
+}
+
+impl Terminations {
+    fn new() -> Terminations {
+        Terminations {
+            #[cfg(unix)]
+            signal: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok(),
+        }
+    }
+
+    /// Waits for the next one; forever if there is none.
+    async fn next(&mut self) {
+        #[cfg(unix)]
+        if let Some(signal) = &mut self.signal {
             signal.recv().await;
             return;
         }
+        std::future::pending().await
     }
-    std::future::pending().await
 }

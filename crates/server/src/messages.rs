@@ -1,5 +1,6 @@
 //! `POST /v1/messages`, as Anthropic has it.
 
+use crate::access::Owner;
 use crate::answer::{GenerationParameters, cache_header, cache_object};
 use crate::app::App;
 use crate::chat::{PreparedChat, chat_finish};
@@ -9,11 +10,11 @@ use crate::constraint::{OutputFormat, ToolChoice};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::sse;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use kvark::engine::RequestOutput;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -38,8 +39,12 @@ const UNSUPPORTED: &[&str] = &["container", "context_management", "mcp_servers"]
 pub(crate) const PATH: &str = "/v1/messages";
 
 /// The handler. Errors have Anthropic's shape.
-pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Response {
-    let response = respond(app, body).await;
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
+    body: Bytes,
+) -> Response {
+    let response = respond(app, owner, body).await;
     response.unwrap_or_else(|error| error_response(&error))
 }
 
@@ -85,7 +90,7 @@ fn read_output_config(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn respond(app: Arc<App>, body: Bytes) -> Result<Response, ApiError> {
+async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, ApiError> {
     let mut fields = Fields::parse(&body)?;
     let model = fields.string("model")?;
     let Value::Array(messages) = fields.required("messages")? else {
@@ -121,12 +126,15 @@ async fn respond(app: Arc<App>, body: Bytes) -> Result<Response, ApiError> {
     {
         return Err(ApiError::unsupported("thinking"));
     }
-    let defaults = app.model(model.clone()).await?.model.default_sampling();
+    let model = app.chat_model(model, conversation.as_deref(), &owner);
+    let model = model.await?;
+    let defaults = model.model.default_sampling();
     let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
     parameters.options.max_tokens = Some(most as usize);
     parameters.options.stop.extend(stops);
     fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;
-    let chat =
+    let conversation = conversation.as_deref().map(|id| (id, &owner));
+    let mut chat =
         PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
     let (answer, report) = chat.start(&app).await?;
     let header = [("x-kvark-cache", cache_header(&report))];
@@ -211,10 +219,9 @@ fn stop_reason(called: bool, output: &RequestOutput) -> &'static str {
     }
 }
 
-fn call_block(id: &Value, index: usize, call: &crate::tools::ToolCall) -> Value {
-    let id = id.as_str().unwrap_or_default();
+fn call_block(id: &str, call: &crate::tools::ToolCall) -> Value {
     let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-    json!({ "type": "tool_use", "id": format!("toolu-{id}-{index}"), "name": call.name, "input": input })
+    json!({ "type": "tool_use", "id": id, "name": call.name, "input": input })
 }
 
 async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiError> {
@@ -223,9 +230,7 @@ async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiEr
     while let Some(event) = answer.next().await {
         match event {
             ChatEvent::Text { text: new, .. } => text.push_str(&new),
-            ChatEvent::Call { index, call, .. } => {
-                calls.push(call_block(&head["id"], index, &call))
-            }
+            ChatEvent::Call { id, call, .. } => calls.push(call_block(&id, &call)),
             ChatEvent::End { called, output, .. } => {
                 head["stop_reason"] = stop_reason(called, &output).into();
                 head["stop_sequence"] = output.stop_string.clone().into();
@@ -247,7 +252,6 @@ async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiEr
 /// The answer as named events.
 struct Stream {
     answer: ChatAnswer,
-    head: Value,
     ready: VecDeque<(Option<&'static str>, String)>,
     /// The number of content blocks so far, and whether the last one is a text that goes on.
     blocks: usize,
@@ -258,7 +262,6 @@ impl Stream {
     fn new(answer: ChatAnswer, head: Value) -> Stream {
         let mut stream = Stream {
             answer,
-            head: head.clone(),
             ready: VecDeque::new(),
             blocks: 0,
             open: false,
@@ -305,9 +308,9 @@ impl Stream {
                 }
                 self.delta(json!({ "type": "text_delta", "text": text }));
             }
-            ChatEvent::Call { index, call, .. } => {
+            ChatEvent::Call { id, call, .. } => {
                 self.close_block();
-                let mut block = call_block(&self.head["id"], index, &call);
+                let mut block = call_block(&id, &call);
                 block["input"] = json!({});
                 self.open_block(block);
                 let arguments = call.arguments;

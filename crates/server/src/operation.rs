@@ -6,7 +6,7 @@ use crate::registry::LoadedModel;
 use crate::sse;
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kvark::engine::{Counters, EngineState};
 use serde_json::{Value, json};
@@ -45,12 +45,10 @@ fn model_object(name: &str, loaded: bool) -> Value {
     json!({ "id": name, "object": "model", "created": 0, "owned_by": "kvark", "loaded": loaded })
 }
 
-/// The model that the query names.
-async fn queried(
-    app: &Arc<App>,
-    query: &HashMap<String, String>,
-) -> Result<Arc<LoadedModel>, ApiError> {
-    app.model(query.get("model").cloned()).await
+/// The model that the query names, if it is loaded.
+fn queried(app: &Arc<App>, query: &HashMap<String, String>) -> Result<Arc<LoadedModel>, ApiError> {
+    app.models
+        .get_loaded(query.get("model").map(String::as_str))
 }
 
 /// `GET /props`
@@ -58,7 +56,7 @@ pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
-    let model = queried(&app, &query).await?;
+    let model = queried(&app, &query)?;
     let state = engine_state(&app, &model).await?;
     let sampling = model.model.default_sampling();
     let template = model.model.chat_template();
@@ -84,7 +82,7 @@ pub(crate) async fn slots(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
-    let model = queried(&app, &query).await?;
+    let model = queried(&app, &query)?;
     let state = engine_state(&app, &model).await?;
     let busy: Vec<_> = state
         .sequences
@@ -167,7 +165,7 @@ pub(crate) async fn cache(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
-    let model = queried(&app, &query).await?;
+    let model = queried(&app, &query)?;
     let state = engine_state(&app, &model).await?;
     Ok(Json(cache_state(&app, &model, &state)))
 }
@@ -177,7 +175,7 @@ pub(crate) async fn clear_cache(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
-    let model = queried(&app, &query).await?;
+    let model = queried(&app, &query)?;
     model.engine().clear_prefixes()?;
     let state = engine_state(&app, &model).await?;
     Ok(Json(cache_state(&app, &model, &state)))
@@ -189,7 +187,11 @@ pub(crate) async fn cache_tokens(
     Path(seq): Path<u32>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
-    let model = queried(&app, &query).await?;
+    if app.options.api_keys.len() > 1 {
+        let refused = "the texts of sequences are not shown on a server with several keys";
+        return Err(ApiError::status(StatusCode::FORBIDDEN, refused));
+    }
+    let model = queried(&app, &query)?;
     let asked = model.clone();
     let ids = app
         .blocking(move |_| Ok(asked.engine().tokens(seq)?))
@@ -210,7 +212,7 @@ pub(crate) async fn events(
     State(app): State<Arc<App>>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Response, ApiError> {
-    let model = queried(&app, &query).await?;
+    let model = queried(&app, &query)?;
     Ok(sse::response((app, model, None), next_state))
 }
 
@@ -284,9 +286,10 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
             "# HELP kvark_{name}_total {help}\n# TYPE kvark_{name}_total counter"
         )
         .ok();
-        for (model, _) in &states {
-            let value = read(model.engine().counters()).load(Ordering::Relaxed);
-            writeln!(text, "kvark_{name}_total{{model={:?}}} {value}", model.name).ok();
+        // Also of models that were unloaded: counters never go back.
+        for (model, counters) in app.models.counters() {
+            let value = read(counters).load(Ordering::Relaxed);
+            writeln!(text, "kvark_{name}_total{{model={model:?}}} {value}").ok();
         }
     }
     type Gauge = fn(&EngineState) -> u64;

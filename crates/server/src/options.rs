@@ -20,8 +20,11 @@ pub struct ServerOptions {
     pub slots: usize,
     /// The maximum number of requests of a model that wait.
     pub queue: usize,
-    /// The key that clients must send.
-    pub api_key: Option<String>,
+    /// The keys of clients; every request must have one of them. Without keys, everybody is answered.
+    pub api_keys: Vec<String>,
+    /// Names by which clients may address the server, with or without a port. On loopback, `localhost` and loopback
+    /// addresses are always allowed and all others are refused.
+    pub allow_hosts: Vec<String>,
     /// The origin that browsers may send requests from; `*` for any.
     pub cors_origin: Option<String>,
     /// The folder of prefixes on disk and its size limit.
@@ -34,7 +37,7 @@ pub struct ServerOptions {
     pub lenient: bool,
     /// The maximum size of a request body in bytes.
     pub max_body: usize,
-    /// The longest time that a client may take to send the headers of a request.
+    /// The longest time that a client may take to send the headers of a request, and the longest pause within a body.
     pub header_time: Duration,
     /// The longest time that a client may take to send a body.
     pub body_time: Duration,
@@ -49,7 +52,8 @@ impl Default for ServerOptions {
             runner: RunnerOptions::default(),
             slots: 8,
             queue: 64,
-            api_key: None,
+            api_keys: vec![],
+            allow_hosts: vec![],
             cors_origin: None,
             cache_disk: None,
             timeout: Duration::from_secs(600),
@@ -57,7 +61,7 @@ impl Default for ServerOptions {
             lenient: false,
             max_body: 16 << 20,
             header_time: Duration::from_secs(10),
-            body_time: Duration::from_secs(60),
+            body_time: Duration::from_secs(30),
         }
     }
 }

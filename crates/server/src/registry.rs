@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::options::ServerOptions;
 use kvark::backend::Backend;
 use kvark::embed::{EmbedOptions, Embedder};
-use kvark::engine::{Engine, EngineHandle, SchedulerOptions};
+use kvark::engine::{Counters, Engine, EngineHandle, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::model::{FeatureLayers, OpenOptions};
@@ -31,6 +31,8 @@ struct Entry {
     /// A draft of the model.
     draft: Option<PathBuf>,
     loaded: Mutex<Option<Arc<LoadedModel>>>,
+    /// Counted by all engines of the model, one after the other.
+    counters: Arc<Counters>,
     embedder: Mutex<Option<Embedder>>,
 }
 
@@ -43,6 +45,8 @@ pub(crate) struct LoadedModel {
     used: Mutex<Instant>,
     grace: Duration,
     grammars: OnceLock<Result<GrammarCompiler, String>>,
+    /// The bytes of the longest token.
+    longest_token: OnceLock<usize>,
 }
 
 impl LoadedModel {
@@ -56,6 +60,31 @@ impl LoadedModel {
         let make = || GrammarCompiler::new(&self.model).map_err(|error| error.to_string());
         let compiler = self.grammars.get_or_init(make).as_ref();
         compiler.map_err(|message| ApiError::invalid(message.clone()))
+    }
+
+    /// Refuses a text that has more tokens than a request may have, however it is tokenised.
+    pub(crate) fn check_length(&self, bytes: usize) -> Result<(), ApiError> {
+        let longest = self.longest_token.get_or_init(|| {
+            let Ok(tokenizer) = self.model.tokenizer() else {
+                return usize::MAX;
+            };
+            let bytes = |id| tokenizer.token_bytes(id).map_or(0, <[u8]>::len);
+            (0..self.model.facts().vocab_size as u32)
+                .map(bytes)
+                .max()
+                .unwrap_or(0)
+        });
+        let tokens = bytes / longest.max(&1);
+        let context = self.handle.context();
+        match tokens < context {
+            true => Ok(()),
+            false => Err(ApiError {
+                code: Some("context_length_exceeded"),
+                ..ApiError::invalid(format!(
+                    "the prompt has {bytes} bytes, at least {tokens} tokens; the context has {context}"
+                ))
+            }),
+        }
     }
 
     /// Stops the engine: running answers may go on for `grace`.
@@ -81,6 +110,7 @@ impl ModelRegistry {
             name: name.clone(),
             path: path.clone(),
             loaded: Mutex::new(None),
+            counters: Arc::default(),
             embedder: Mutex::new(None),
         };
         ModelRegistry {
@@ -132,6 +162,11 @@ impl ModelRegistry {
         })
     }
 
+    /// The full name of a model.
+    pub(crate) fn name(&self, name: Option<&str>) -> Result<&str, ApiError> {
+        Ok(&self.entry(name)?.name)
+    }
+
     /// The model of this name. Loads it if it is not loaded, which can take seconds.
     pub(crate) fn get(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, ApiError> {
         let entry = self.entry(name)?;
@@ -148,7 +183,7 @@ impl ModelRegistry {
         let model = loop {
             match self.load(entry) {
                 Ok(model) => break Arc::new(model),
-                Err(error) if is_shortfall(&error) && self.unload_oldest(&entry.name) => {}
+                Err(error) if self.could_fit(&error) && self.unload_oldest(&entry.name) => {}
                 Err(error) => return Err(error.into()),
             }
         };
@@ -175,7 +210,7 @@ impl ModelRegistry {
         let layers = layers.and_then(EagleHead::feature_layers);
         let model = open(&entry.path, layers.cloned().unwrap_or_default())?;
         let model = Arc::new(model);
-        let engine = self.start(&model, draft.as_ref())?;
+        let engine = self.start(&model, draft.as_ref(), &entry.counters)?;
         tracing::info!(
             model = entry.name,
             milliseconds = started.elapsed().as_millis() as u64,
@@ -189,11 +224,17 @@ impl ModelRegistry {
             used: Mutex::new(Instant::now()),
             grace: self.grace,
             grammars: OnceLock::new(),
+            longest_token: OnceLock::new(),
         })
     }
 
     /// Starts an engine whose pool has room for all slots; for fewer if memory is short.
-    fn start(&self, model: &Arc<Model>, draft: Option<&Model>) -> Result<Engine, RuntimeError> {
+    fn start(
+        &self,
+        model: &Arc<Model>,
+        draft: Option<&Model>,
+        counters: &Arc<Counters>,
+    ) -> Result<Engine, RuntimeError> {
         let context = self.runner.context.unwrap_or(model.facts().context_length);
         let mut slots = self.scheduler.slots.max(1);
         loop {
@@ -209,6 +250,7 @@ impl ModelRegistry {
             });
             let scheduler = SchedulerOptions {
                 draft: draft.transpose()?,
+                counters: counters.clone(),
                 ..self.scheduler.clone()
             };
             match Engine::start(model.clone(), &*self.backend, &runner, &scheduler) {
@@ -228,6 +270,36 @@ impl ModelRegistry {
             }
             other => other,
         }
+    }
+
+    /// Whether a model that did not fit would fit if all others were unloaded.
+    fn could_fit(&self, error: &RuntimeError) -> bool {
+        let RuntimeErrorKind::MemoryShortfall(shortfall) = error.kind() else {
+            return false;
+        };
+        let loaded = self.loaded();
+        let freed = loaded.iter().map(|m| m.engine().planned_bytes() as u64);
+        shortfall.needed <= shortfall.limit.saturating_add(freed.sum())
+    }
+
+    /// The model of this name if it is loaded. What only reads must not load a model, and so unload others.
+    pub(crate) fn get_loaded(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, ApiError> {
+        let entry = self.entry(name)?;
+        let loaded = lock(&entry.loaded).clone();
+        loaded.ok_or_else(|| {
+            let message = format!(
+                "the model {:?} is not loaded: a completion loads it",
+                entry.name
+            );
+            ApiError::conflict("model_not_loaded", message)
+        })
+    }
+
+    /// The names of all models, with what their engines have counted.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = (&str, &Counters)> {
+        self.entries
+            .iter()
+            .map(|entry| (&*entry.name, &*entry.counters))
     }
 
     /// Unloads the model that was not used for the longest time, except `keep`. Returns whether there was one.
@@ -283,6 +355,13 @@ impl ModelRegistry {
                 scope.spawn(|| model.stop(self.grace));
             }
         });
+    }
+
+    /// Ends the running answers of all engines.
+    pub(crate) fn stop_now(&self) {
+        for model in self.loaded() {
+            model.engine().stop_at(Instant::now());
+        }
     }
 
     /// The memory limit of the options in bytes, if there is one.

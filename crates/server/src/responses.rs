@@ -1,18 +1,19 @@
 //! `POST /v1/responses`, OpenAI's newer chat interface, without stored responses.
 
+use crate::access::Owner;
 use crate::answer::{GenerationParameters, Usage, cache_header, cache_object};
 use crate::app::App;
-use crate::chat::{IGNORED, PreparedChat, call_object};
+use crate::chat::{IGNORED, PreparedChat};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
 use crate::chat_prompt::ChatPrompt;
 use crate::constraint::{OutputFormat, ToolChoice};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::sse;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use kvark::engine::RequestOutput;
 use kvark::generate::FinishReason;
 use serde_json::{Map, Value, json};
@@ -29,7 +30,11 @@ const UNSUPPORTED: &[&str] = &[
 ];
 
 /// The handler.
-pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let mut fields = Fields::parse(&body)?;
     let model = fields.string("model")?;
     let instructions = fields.string("instructions")?;
@@ -53,13 +58,16 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
     let format = read_text_format(&mut fields, &choice, &prompt.tools)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let conversation = fields.string("conversation")?;
-    let defaults = app.model(model.clone()).await?.model.default_sampling();
+    let model = app.chat_model(model, conversation.as_deref(), &owner);
+    let model = model.await?;
+    let defaults = model.model.default_sampling();
     let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
     let most = fields.integer("max_output_tokens", 1..=i64::MAX)?;
     parameters.options.max_tokens = most.map(|n| n as usize);
     let ignored = [IGNORED, &["include", "max_tool_calls"]].concat();
     fields.finish(&ignored, UNSUPPORTED, app.options.lenient)?;
-    let chat =
+    let conversation = conversation.as_deref().map(|id| (id, &owner));
+    let mut chat =
         PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
     let (answer, report) = chat.start(&app).await?;
     let header = [("x-kvark-cache", cache_header(&report))];
@@ -232,18 +240,15 @@ impl Stream {
                 );
             }
             ChatEvent::Call {
-                choice,
-                index,
-                call,
+                id: call_id, call, ..
             } => {
                 self.close_message();
                 let (place, id) = self.next_item("fc");
-                let object = call_object(&id, choice, index, &call);
                 let item = json!({
                     "id": id,
                     "type": "function_call",
                     "status": "completed",
-                    "call_id": object["id"],
+                    "call_id": call_id,
                     "name": call.name,
                     "arguments": call.arguments,
                 });

@@ -43,6 +43,30 @@ pub(crate) fn template_knows_tools(source: &str) -> bool {
     source.contains("tools")
 }
 
+/// Whether a template writes the calls of earlier answers by itself.
+pub(crate) fn template_knows_calls(source: &str) -> bool {
+    source.contains("tool_calls")
+}
+
+/// Writes the calls of a message into its text, for templates that do not: as the model was told to write them.
+pub(crate) fn write_calls(message: &mut Value) {
+    let Some(calls) = message.get("tool_calls").and_then(Value::as_array) else {
+        return;
+    };
+    let call = |call: &Value| {
+        let function = call.get("function").unwrap_or(call);
+        json!({ "name": function["name"], "arguments": function["arguments"] })
+    };
+    let calls: Vec<Value> = calls.iter().map(call).collect();
+    let calls = match &calls[..] {
+        [one] => one.to_string(),
+        _ => Value::from(calls).to_string(),
+    };
+    let text = message["content"].as_str().unwrap_or_default();
+    let blank = if text.is_empty() { "" } else { "\n" };
+    message["content"] = format!("{text}{blank}{OPEN}\n{calls}\n{CLOSE}").into();
+}
+
 /// A system message for templates that do not show tools.
 pub(crate) fn tools_message(tools: &[Value]) -> String {
     let list: Vec<&Value> = tools
@@ -270,6 +294,26 @@ mod tests {
             name: name.to_owned(),
             arguments: arguments.to_owned(),
         }
+    }
+
+    #[test]
+    fn calls_are_written_as_they_are_read() {
+        let call = |name: &str| json!({ "id": "x", "type": "function", "function": { "name": name, "arguments": { "a": 1 } } });
+        for (calls, content) in [
+            (json!([call("add")]), "Wait."),
+            (json!([call("add"), call("find")]), ""),
+        ] {
+            let mut message =
+                json!({ "role": "assistant", "content": content, "tool_calls": calls });
+            write_calls(&mut message);
+            let (shown, found) = parse(ToolFormat::Tagged, message["content"].as_str().unwrap());
+            assert_eq!(shown, content);
+            assert_eq!(found.len(), calls.as_array().unwrap().len());
+            assert!(found.iter().all(|call| call.arguments == r#"{"a":1}"#));
+        }
+        let mut plain = json!({ "role": "assistant", "content": "Hi" });
+        write_calls(&mut plain);
+        assert_eq!(plain["content"], "Hi");
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn broken_bodies_are_refused() {
         }
     }
     // Without a length, the limit holds while the body arrives.
-    let head = "POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked";
+    let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked";
     let chunk = [&b"80000\r\n"[..], &[b' '; 0x80000], b"\r\n"].concat();
     let body = [&chunk[..], &chunk, &chunk, b"0\r\n\r\n"].concat();
     if let Some(reply) = server.raw(&request(head, &body)) {
@@ -103,63 +103,89 @@ fn broken_heads_are_refused() {
     let many: String = (0..300).map(|n| format!("x-{n}: 1\r\n")).collect();
     for (head, allowed) in [
         (
-            format!("GET /health HTTP/1.1\r\nhost: x\r\nx-long: {long}"),
+            format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: {long}"),
             &[431][..],
         ),
         (
-            format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}x: y"),
+            format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{many}x: y"),
             &[431],
         ),
-        (format!("GET /{long} HTTP/1.1\r\nhost: x"), &[414, 431]),
-        ("GET /../../etc/passwd HTTP/1.1\r\nhost: x".into(), &[404]),
         (
-            "GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nhost: x".into(),
+            format!("GET /{long} HTTP/1.1\r\nhost: localhost"),
+            &[414, 431],
+        ),
+        (
+            "GET /../../etc/passwd HTTP/1.1\r\nhost: localhost".into(),
             &[404],
         ),
-        ("GET //etc/passwd HTTP/1.1\r\nhost: x".into(), &[404]),
         (
-            "GET /v1/models/..%2f..%2fx HTTP/1.1\r\nhost: x".into(),
+            "GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nhost: localhost".into(),
             &[404],
         ),
-        ("GET /v1/models/%ff HTTP/1.1\r\nhost: x".into(), &[400]),
-        ("GET /v1/kvark/cache/abc HTTP/1.1\r\nhost: x".into(), &[400]),
         (
-            "GET /v1/kvark/cache/99999 HTTP/1.1\r\nhost: x".into(),
+            "GET //etc/passwd HTTP/1.1\r\nhost: localhost".into(),
+            &[404],
+        ),
+        (
+            "GET /v1/models/..%2f..%2fx HTTP/1.1\r\nhost: localhost".into(),
+            &[404],
+        ),
+        (
+            "GET /v1/models/%ff HTTP/1.1\r\nhost: localhost".into(),
+            &[400],
+        ),
+        (
+            "GET /v1/kvark/cache/abc HTTP/1.1\r\nhost: localhost".into(),
+            &[400],
+        ),
+        (
+            "GET /v1/kvark/cache/99999 HTTP/1.1\r\nhost: localhost".into(),
             &[400, 404],
         ),
         (
-            "GET /v1/kvark/conversations/%00 HTTP/1.1\r\nhost: x".into(),
+            "GET /v1/kvark/conversations/%00 HTTP/1.1\r\nhost: localhost".into(),
             &[404],
         ),
         (
-            "GET /v1/chat/completions HTTP/1.1\r\nhost: x".into(),
+            "GET /v1/chat/completions HTTP/1.1\r\nhost: localhost".into(),
             &[405],
         ),
-        ("TRACE /health HTTP/1.1\r\nhost: x".into(), &[405]),
-        ("NONSENSE /health HTTP/1.1\r\nhost: x".into(), &[405]),
+        ("TRACE /health HTTP/1.1\r\nhost: localhost".into(), &[405]),
+        (
+            "NONSENSE /health HTTP/1.1\r\nhost: localhost".into(),
+            &[405],
+        ),
         ("nonsense".into(), &[400]),
-        ("GET /health HTTP/9.9\r\nhost: x".into(), &[400, 505]),
         (
-            "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6".into(),
+            "GET /health HTTP/9.9\r\nhost: localhost".into(),
+            &[400, 505],
+        ),
+        (
+            "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6"
+                .into(),
             &[400],
         ),
         (
-            "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: -1".into(),
+            "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1".into(),
             &[400],
         ),
         (
-            "POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip".into(),
+            "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip".into(),
             &[400],
         ),
         (
-            "POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked, identity".into(),
+            "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked, identity"
+                .into(),
             &[400],
         ),
         (
-            "GET /health HTTP/1.1\r\nhost: x\r\nbad header: 1".into(),
+            "GET /health HTTP/1.1\r\nhost: localhost\r\nbad header: 1".into(),
             &[400],
         ),
-        ("GET /health HTTP/1.1\r\nhost: x\r\nx: a\0b".into(), &[400]),
+        (
+            "GET /health HTTP/1.1\r\nhost: localhost\r\nx: a\0b".into(),
+            &[400],
+        ),
     ] {
         let reply = server.raw(&request(&head, b""));
         let start = &head[..head.len().min(90)];
@@ -175,9 +201,8 @@ fn broken_heads_are_refused() {
 fn a_request_cannot_be_hidden_in_a_body() {
     let Some(server) = start(|_| {}) else { return };
     // With both headers, the chunks count, and what follows is not a request.
-    let head =
-        "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked";
-    let hidden = b"0\r\n\r\nDELETE /v1/kvark/cache HTTP/1.1\r\nhost: x\r\n\r\n";
+    let head = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\ntransfer-encoding: chunked";
+    let hidden = b"0\r\n\r\nDELETE /v1/kvark/cache HTTP/1.1\r\nhost: localhost\r\n\r\n";
     works(&server);
     let before = server.get("/v1/kvark/cache").json()["used"].clone();
     let mut stream = server.connect();
@@ -203,13 +228,13 @@ fn slow_clients_are_dropped() {
     };
     let mut stream = server.connect();
     stream
-        .write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n")
+        .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
         .unwrap();
     let mut answer = String::new();
     // The server ends the connection; the client's own limit is two minutes.
     _ = stream.read_to_string(&mut answer);
     assert!(!answer.contains(" 200 "), "{answer}");
-    let head = "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 100";
+    let head = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100";
     let reply = server.raw(&request(head, b"{")).unwrap();
     assert_eq!(reply.status, 408);
     works(&server);
@@ -240,7 +265,7 @@ fn clients_that_vanish_free_their_cells() {
         })
         .to_string();
         let head = format!(
-            "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {}",
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}",
             body.len()
         );
         let mut client = server.connect();
@@ -264,7 +289,7 @@ fn clients_that_vanish_free_their_cells() {
 
 #[test]
 fn keys_and_origins_are_checked() {
-    let Some(server) = start(|options| options.api_key = Some("secret".to_owned())) else {
+    let Some(server) = start(|options| options.api_keys = vec!["secret".to_owned()]) else {
         return;
     };
     for (header, status) in [
@@ -282,7 +307,7 @@ fn keys_and_origins_are_checked() {
         assert_eq!(reply.status, status, "{header}");
     }
     // The key is checked before the body is read.
-    let head = "POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 1000";
+    let head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000";
     let reply = server.raw(&request(head, b"")).unwrap();
     assert_eq!(reply.status, 401);
     assert_eq!(reply.json()["error"]["type"], "authentication_error");
@@ -300,7 +325,7 @@ fn a_full_queue_refuses_and_recovers() {
     })
     .to_string();
     let head = format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {}",
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}",
         long.len()
     );
     // One runs and one waits. A request that arrives before the first has left the queue is refused, so more are sent

@@ -155,10 +155,15 @@ impl Tokenizer {
         if !prompt.text().starts_with(&text) {
             return None;
         }
+        Some(self.encode_rest(held, prompt, text.len()))
+    }
+
+    /// `held` and the tokens of the prompt's text after its first `at` bytes, which must end a character.
+    pub fn encode_rest(&self, held: &[u32], prompt: &Prompt, at: usize) -> Vec<u32> {
         let mut ids = held.to_vec();
-        let rest = prompt.after(text.len());
-        self.encode_parts(&self.prompt_parts(&rest), text.is_empty(), &mut ids);
-        Some(ids)
+        let rest = prompt.after(at);
+        self.encode_parts(&self.prompt_parts(&rest), at == 0, &mut ids);
+        ids
     }
 
     /// The control tokens of a conversation.

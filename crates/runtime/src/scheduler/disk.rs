@@ -98,7 +98,13 @@ impl DiskStore {
             .is_some_and(|(len, _)| len == tokens.len())
     }
 
-    /// Restores the first `len` tokens of a file to an empty sequence. A damaged file is deleted.
+    /// The token of a file at a position.
+    pub(super) fn token(&self, file: u32, position: usize) -> Option<u32> {
+        self.files.get(&file)?.tokens.get(position).copied()
+    }
+
+    /// Restores the first `len` tokens of a file to an empty sequence, for which there must be room. A file that cannot be
+    /// restored then is damaged, and is deleted.
     pub(super) fn restore(
         &mut self,
         file: u32,

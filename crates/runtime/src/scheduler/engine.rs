@@ -40,7 +40,7 @@ pub(super) struct Submission {
 
 /// State that handles read without asking the engine's thread.
 pub(super) struct Shared {
-    pub(super) counters: Counters,
+    pub(super) counters: Arc<Counters>,
     /// Requests that were submitted and have no sequence yet.
     pub(super) waiting: AtomicUsize,
     stopping: AtomicBool,
@@ -88,7 +88,7 @@ impl Engine {
         let (commands, receiver) = channel();
         let context = runner.context.unwrap_or(model.facts().context_length);
         let shared = Arc::new(Shared {
-            counters: Counters::default(),
+            counters: options.counters.clone(),
             waiting: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
@@ -119,11 +119,7 @@ impl Engine {
 
     /// Accepts no more requests, lets the running ones finish for up to `grace`, ends the others, and joins the thread.
     pub fn stop(mut self, grace: Duration) {
-        self.handle.shared.stopping.store(true, Ordering::Relaxed);
-        _ = self
-            .handle
-            .commands
-            .send(Command::Stop(Instant::now() + grace));
+        self.handle.stop_at(Instant::now() + grace);
         self.join();
     }
 
@@ -139,8 +135,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.thread.is_some() && !std::thread::panicking() {
-            self.handle.shared.stopping.store(true, Ordering::Relaxed);
-            _ = self.handle.commands.send(Command::Stop(Instant::now()));
+            self.handle.stop_at(Instant::now());
             self.join();
         }
     }
@@ -211,6 +206,13 @@ impl EngineHandle {
     /// The tokens of a sequence or retained prefix; empty if it is gone.
     pub fn tokens(&self, seq: kv::SeqId) -> Result<Vec<u32>, RuntimeError> {
         self.ask(|reply| Command::Tokens(seq, reply))
+    }
+
+    /// Accepts no more requests, and ends the running ones at this time if they have not ended before. Does not wait.
+    pub fn stop_at(&self, at: Instant) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        // An engine that has stopped needs no command.
+        _ = self.commands.send(Command::Stop(at));
     }
 
     /// Removes all retained prefixes from memory. Files on disk stay.

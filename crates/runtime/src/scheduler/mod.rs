@@ -60,6 +60,8 @@ pub struct SchedulerOptions {
     pub candidates: usize,
     /// A draft for requests that speculate with one.
     pub draft: Option<Drafter>,
+    /// What the engine counts in. Counters that are handed to one engine after the other go on.
+    pub counters: Arc<Counters>,
 }
 
 impl Default for SchedulerOptions {
@@ -72,6 +74,7 @@ impl Default for SchedulerOptions {
             disk: None,
             candidates: 0,
             draft: None,
+            counters: Arc::default(),
         }
     }
 }
@@ -280,8 +283,8 @@ impl Scheduler {
             return false;
         }
         let prompt = request.prompt();
-        let computing = self.running.iter();
-        let computing = computing.filter(|r| !r.decoding && r.priority >= request.priority);
+        // One of a lower priority as well: what is shared is computed once, and what is not never delays the request.
+        let computing = self.running.iter().filter(|r| !r.decoding);
         let shared = computing.map(|other| {
             let there = self.runner.tokens(other.seq);
             let all = crate::common_prefix_len(other.prompt(), prompt).min(prompt.len() - 1);

@@ -5,13 +5,16 @@ use super::radix::RadixIndex;
 use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
 use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
 use kv::{KvErrorKind, SeqId};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// Shorter prefixes are not written to disk: computing them again is as fast.
 const MIN_SAVED_TOKENS: usize = 64;
 
 /// A file is restored only if it has this many tokens more than the memory has.
 const MIN_RESTORED_TOKENS: usize = 64;
+
+/// The largest number of tokens of removed prefixes that are remembered.
+const MAX_EVICTED_TOKENS: usize = 1 << 20;
 
 /// Retained prefixes, by their sequence in the pool, with an index over their tokens.
 pub(super) struct PrefixStore {
@@ -22,6 +25,38 @@ pub(super) struct PrefixStore {
     max_entries: usize,
     disk: Option<DiskStore>,
     evictions: u64,
+    /// What was removed, so that a miss can name the reason.
+    evicted: EvictedPrefixes,
+}
+
+/// The tokens of the last prefixes that were removed to make room.
+#[derive(Default)]
+struct EvictedPrefixes {
+    index: RadixIndex,
+    lists: VecDeque<(u32, Vec<u32>)>,
+    next: u32,
+    tokens: usize,
+}
+
+impl EvictedPrefixes {
+    fn add(&mut self, tokens: Vec<u32>) {
+        self.tokens += tokens.len();
+        self.index.insert(&tokens, self.next);
+        self.lists.push_back((self.next, tokens));
+        self.next = self.next.wrapping_add(1);
+        while self.tokens > MAX_EVICTED_TOKENS {
+            let Some((id, tokens)) = self.lists.pop_front() else {
+                break;
+            };
+            self.tokens -= tokens.len();
+            self.index.remove(&tokens, id);
+        }
+    }
+
+    /// The number of tokens of `prompt` that a removed prefix had.
+    fn longest(&self, prompt: &[u32]) -> usize {
+        self.index.find(prompt).len
+    }
 }
 
 struct Entry {
@@ -47,6 +82,7 @@ impl PrefixStore {
             max_entries,
             disk,
             evictions: 0,
+            evicted: EvictedPrefixes::default(),
         }
     }
 
@@ -83,22 +119,29 @@ impl PrefixStore {
         let limit = prompt.len() - 1;
         let mut candidates = self.candidates(runner, running, prompt);
         let nearest = candidates.first().map(|c| (c.owner, c.len));
-        let stored = nearest.and_then(|(owner, len)| runner.tokens(owner).get(len).copied());
-        let longest = nearest.map_or(0, |(_, len)| len);
+        let mut stored = nearest.and_then(|(owner, len)| runner.tokens(owner).get(len).copied());
+        let mut longest = nearest.map_or(0, |(_, len)| len);
         let mut report = CacheReport {
             prompt_tokens: prompt.len(),
             cached_tokens: 0,
             source: CacheSource::None,
             miss: None,
         };
-        let mut evicted = false;
+        let mut window_lost = false;
         let from_disk = self.disk.as_ref().and_then(|disk| disk.find(prompt));
         let from_disk = from_disk.filter(|(len, _)| *len >= longest + MIN_RESTORED_TOKENS);
-        if let (Some((len, file)), Some(disk)) = (from_disk, &mut self.disk) {
-            let len = len.min(limit);
-            // Any failure, such as a damaged file or a full pool, only means that the tokens are computed.
-            if disk.restore(file, runner, model, seq, len).is_ok() {
+        if let Some((found, file)) = from_disk {
+            let len = found.min(limit);
+            let room = self.make_room(runner, model, running, len)?;
+            // Prefixes that were removed to make room share nothing with the prompt any more.
+            candidates = self.candidates(runner, running, prompt);
+            // A damaged file or too little room only means that the tokens are computed.
+            if let Some(disk) = self.disk.as_mut().filter(|_| room)
+                && disk.restore(file, runner, model, seq, len).is_ok()
+            {
                 (report.cached_tokens, report.source) = (len, CacheSource::Disk);
+                stored = disk.token(file, found);
+                longest = found;
                 candidates.clear();
             }
         }
@@ -114,7 +157,7 @@ impl PrefixStore {
                     break;
                 }
                 Err(error) => match error.kind() {
-                    RuntimeErrorKind::Cache(e) if is_window_loss(e.kind()) => evicted = true,
+                    RuntimeErrorKind::Cache(e) if is_window_loss(e.kind()) => window_lost = true,
                     _ => return Err(error),
                 },
             }
@@ -122,11 +165,12 @@ impl PrefixStore {
         if report.cached_tokens < limit {
             let position = report.cached_tokens;
             let at_nearest = position == longest;
-            let reason = match (evicted, longest) {
-                (true, _) => MissReason::WindowEvicted,
-                (false, 0) => MissReason::Empty,
-                (false, _) if at_nearest && stored.is_some() => MissReason::Differs,
-                (false, _) => MissReason::New,
+            let reason = match longest {
+                _ if window_lost => MissReason::WindowEvicted,
+                _ if self.evicted.longest(prompt) > position => MissReason::Evicted,
+                0 => MissReason::Empty,
+                _ if at_nearest && stored.is_some() => MissReason::Differs,
+                _ => MissReason::New,
             };
             report.miss = Some(CacheMiss {
                 reason,
@@ -136,6 +180,27 @@ impl PrefixStore {
             });
         }
         Ok(report)
+    }
+
+    /// Removes prefixes until `cells` more tokens have room. Returns false, and removes none, if the running sequences alone
+    /// leave too little.
+    fn make_room(
+        &mut self,
+        runner: &mut BatchRunner,
+        model: &Model,
+        running: &[SeqId],
+        cells: usize,
+    ) -> Result<bool, RuntimeError> {
+        let taken: usize = running.iter().map(|seq| runner.tokens(*seq).len()).sum();
+        if taken + cells > runner.capacity()? {
+            return Ok(false);
+        }
+        while !runner.can_extend(cells)? {
+            if !self.evict(runner, model)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The sequences in memory that share tokens with `prompt`, the longest first.
@@ -218,6 +283,9 @@ impl PrefixStore {
             return Ok(false);
         };
         self.save(runner, model, id);
+        if let Some(entry) = self.entries.get(&id) {
+            self.evicted.add(entry.tokens.clone());
+        }
         self.release(runner, id)?;
         self.evictions += 1;
         Ok(true)

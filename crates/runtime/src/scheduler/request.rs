@@ -182,6 +182,8 @@ pub enum MissReason {
     Differs,
     /// The nearest stored prefix ends there: these tokens are new.
     New,
+    /// A stored prefix had these tokens, and was removed to make room.
+    Evicted,
     /// Sliding-window layers have evicted rows that this position needs.
     WindowEvicted,
     /// The request asked not to reuse prefixes.
@@ -195,6 +197,7 @@ impl MissReason {
             MissReason::Empty => "empty",
             MissReason::Differs => "differs",
             MissReason::New => "new",
+            MissReason::Evicted => "evicted",
             MissReason::WindowEvicted => "window_evicted",
             MissReason::Disabled => "disabled",
         }

@@ -95,6 +95,11 @@ impl Running {
         stream
     }
 
+    /// Stops the server.
+    pub(crate) fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
     /// Sends bytes as they are and reads one response.
     pub(crate) fn raw(&self, request: &[u8]) -> Option<Reply> {
         let mut stream = self.connect();
