@@ -336,6 +336,58 @@ fn priorities_come_first_and_a_stop_leaves_time_to_finish() {
 }
 
 #[test]
+fn a_full_pool_makes_room_for_prefixes_on_disk_and_misses_name_evictions() {
+    let folder = std::env::temp_dir().join(format!("kvark-engine-full-{}", std::process::id()));
+    _ = std::fs::remove_dir_all(&folder);
+    let model = model("llama_plain");
+    let vocab = model.facts().vocab_size as u32;
+    let runner = RunnerOptions {
+        context: Some(256),
+        pool_cells: Some(512),
+        ..RunnerOptions::default()
+    };
+    let prompt = |start: u32| -> Vec<u32> { (0..200).map(|i| (start + i * 7) % vocab).collect() };
+    for disk in [true, false] {
+        let options = SchedulerOptions {
+            disk: disk.then(|| (folder.clone(), 1 << 30)),
+            ..SchedulerOptions::default()
+        };
+        let engine = Engine::start(model.clone(), &Cpu::new().unwrap(), &runner, &options).unwrap();
+        let (cold, _) = run(&engine, request(&prompt(1), 8, 2));
+        // Two more prompts fill the pool, and the first one's prefix goes.
+        run(&engine, request(&prompt(2), 8, 2));
+        run(&engine, request(&prompt(3), 8, 2));
+        assert_eq!(engine.handle().state().unwrap().evictions, 1);
+        let longer: Vec<u32> = prompt(1).into_iter().chain([5, 6, 7]).collect();
+        let (_, output) = run(&engine, request(&longer, 1, 2));
+        let miss = output.cache.miss.clone().unwrap();
+        match disk {
+            true => {
+                assert_eq!(output.cache.source, CacheSource::Disk, "{:?}", output.cache);
+                assert!(output.cache.cached_tokens >= 200);
+                assert!(
+                    matches!(miss.reason, MissReason::Differs | MissReason::New),
+                    "{miss:?}"
+                );
+                assert_eq!(
+                    miss.stored,
+                    cold.get(miss.position - 200).map(|token| token.id)
+                );
+            }
+            false => {
+                assert_eq!(
+                    (miss.reason, output.cache.cached_tokens),
+                    (MissReason::Evicted, 0)
+                );
+            }
+        }
+        let (again, _) = run(&engine, request(&prompt(1), 8, 2));
+        assert_eq!(again, cold, "the same bits");
+    }
+    _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
 fn prefixes_survive_a_restart_on_disk() {
     let folder = std::env::temp_dir().join(format!("kvark-engine-{}", std::process::id()));
     let model = model("llama_plain");
