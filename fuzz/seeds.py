@@ -140,3 +140,15 @@ for folder in sorted(Path("../crates/import/tests/fixtures/eagle3").iterdir()):
         config = (folder / "config.json").read_bytes()
         data = struct.pack("<H", len(config)) + config + (folder / "model.safetensors").read_bytes()
         Path(f"corpus/safetensors/{folder.name}").write_bytes(data)
+
+# Grammars: a byte for the kind, and the text.
+os.makedirs("corpus/grammar", exist_ok=True)
+for name, data in {
+    "gbnf": b'\x00root ::= move ("," ws move){1,3} "\\n"\nmove ::= [a-h] [1-8] | "O-O" ("-O")?\nws ::= [ \\t]* | ""\n',
+    "regex": b"\x01(yes|no)[a-z]{2,5}\\d+",
+    "lark": b'\x02start: a+ b?\na: "x" | /[0-9]/\nb: %json {"type": "object"}\n',
+    "schema": b'\x03{"type":"object","properties":{"a":{"type":"integer"},"b":{"$ref":"#/$defs/c"}},"required":["a"],'
+    b'"$defs":{"c":{"type":"array","items":{"enum":["x",null]},"maxItems":3}}}',
+    "tool": b'\x04{"anyOf":[{"properties":{"name":{"const":"look"}},"required":["name"]}]}',
+}.items():
+    Path(f"corpus/grammar/{name}").write_bytes(data)

@@ -19,6 +19,8 @@ pub(crate) struct Conversation {
     /// The exact tokens so far, those of a running answer included.
     pub(crate) tokens: Vec<u32>,
     pub(crate) messages: Vec<Turn>,
+    /// Whether the tokens after the last turn are those of an answer that is being generated.
+    pub(crate) answering: bool,
     pub(crate) created: i64,
 }
 
@@ -38,6 +40,7 @@ impl Conversation {
     /// The conversation cut after its first turns.
     pub(crate) fn cut_at_turn(&self, turns: usize) -> Conversation {
         let mut cut = self.clone();
+        cut.answering = false;
         cut.messages.truncate(turns);
         cut.tokens.truncate(cut.turns_end());
         cut
@@ -51,6 +54,7 @@ impl Conversation {
         decode: impl FnOnce(&[u32]) -> String,
     ) -> Conversation {
         let mut cut = self.clone();
+        cut.answering = false;
         let whole = self.messages.iter().take_while(|turn| turn.end <= at);
         let whole = whole.count();
         cut.messages.truncate(whole);
@@ -58,17 +62,12 @@ impl Conversation {
         let start = cut.turns_end();
         let is_answer = match self.messages.get(whole) {
             Some(turn) => turn.message["role"] == "assistant",
-            // The tokens of an answer that is being generated.
-            None => true,
+            // Or the rest of a message that an earlier cut has left.
+            None => self.answering,
         };
-        if at > start && is_answer && whole > 0 {
+        if at > start && is_answer {
             let text = decode(&cut.tokens[start..]);
-            cut.messages.push(Turn {
-                message: json!({ "role": "assistant", "content": text }),
-                end: at,
-                generated: true,
-                partial: true,
-            });
+            cut.end_turn(json!({ "role": "assistant", "content": text }), true);
         }
         cut
     }
@@ -100,10 +99,12 @@ impl Conversation {
             self.messages[last].partial = false;
         }
         self.tokens = tokens;
+        self.answering = true;
     }
 
     /// Ends the running answer, whose tokens are there. An answer that went on is one turn with its beginning.
     pub(crate) fn end_turn(&mut self, message: Value, partial: bool) {
+        self.answering = false;
         let end = self.tokens.len();
         match self.messages.last_mut().filter(|turn| turn.partial) {
             Some(last) => {
@@ -191,6 +192,7 @@ mod tests {
                 turn("assistant", "a", 9),
                 turn("user", "v", 12),
             ],
+            answering: false,
             created: 0,
         }
     }
@@ -227,6 +229,13 @@ mod tests {
             it.cut_at_token(7, decode).messages[2].message["content"],
             "[5, 6]"
         );
+        // What is left of a user's message is no answer, in a copy of the copy either; what is being generated is one.
+        let left = it.cut_at_token(4, decode);
+        let again = left.cut_at_token(4, decode);
+        assert_eq!((again.messages.len(), again.tokens.len()), (1, 4));
+        let mut running = it.clone();
+        running.begin_turn((0..14).collect(), &[]);
+        assert!(running.cut_at_token(14, decode).messages[4].partial);
         for turns in 0..=4 {
             let cut = it.cut_at_turn(turns);
             assert_eq!(cut.messages[..], it.messages[..turns]);

@@ -103,6 +103,7 @@ pub(crate) async fn create(
         model_bytes: app.conversations.bytes_of(&model.name),
         tokens,
         messages,
+        answering: false,
         created: jiff::Timestamp::now().as_second(),
     })))
 }

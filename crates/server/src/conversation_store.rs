@@ -204,6 +204,7 @@ fn read(path: &Path) -> Result<Conversation, String> {
             .as_u64()
             .ok_or_else(|| wrong("model_bytes"))?,
         messages: messages.ok_or_else(|| wrong("turns"))?,
+        answering: false,
         created: json["created"].as_i64().ok_or_else(|| wrong("created"))?,
         tokens,
     })
@@ -228,6 +229,7 @@ mod tests {
                 generated: false,
                 partial: true,
             }],
+            answering: false,
             created: 5,
         }
     }

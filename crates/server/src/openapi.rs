@@ -232,7 +232,9 @@ fn results() -> Value {
         "200": { "description": "The answer" },
         "400": error,
         "401": error,
+        "403": error,
         "404": error,
+        "409": error,
         "429": error,
         "503": error,
     })

@@ -5,6 +5,7 @@ use super::python;
 use crate::shell;
 use anyhow::Result;
 use clap::Args;
+use std::process::Command;
 
 /// Load kvark serve with mixed clients, and check answers, cells, handles and memory
 #[derive(Args)]
@@ -13,9 +14,13 @@ use clap::Args;
 in the middle. Every greedy answer is compared with that of a second server that runs one request at a time and reuses nothing. At the \
 end no request may run, clearing the cache must free all cells, and file handles and memory must be as after the warm-up.
 
+With --generated, clients send random schemas, grammars and calls of conversations instead, and every conversation is compared with a \
+model of what it must hold.
+
 Examples:
   cargo xtask soak-serve
-  cargo xtask soak-serve --minutes 3 --clients 32"
+  cargo xtask soak-serve --minutes 3 --clients 32
+  cargo xtask soak-serve --generated --minutes 30 --clients 4"
 )]
 pub(crate) struct SoakServe {
     /// Time of the load
@@ -27,28 +32,38 @@ pub(crate) struct SoakServe {
     /// Seed of the random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Generated schemas, grammars and calls of conversations
+    #[arg(long)]
+    generated: bool,
 }
 
 impl SoakServe {
     pub(crate) fn execute(self) -> Result<()> {
-        let python = python("requirements.txt")?;
         let folder = shell::target().join("soak-serve");
         let context = ["--ctx-size", "1024"];
+        if self.generated {
+            let server = ServerProcess::start(&folder, "generated", &context)?;
+            let mut soak = shell::command("python3");
+            soak.arg("python/serve/generated.py");
+            return self.run(soak, &server);
+        }
+        let python = python("requirements.txt")?;
         let alone = [&context[..], &["--parallel", "1"]].concat();
         let alone = ServerProcess::start(&folder, "alone", &alone)?;
         let flags = [&context[..], &["--parallel", "8", "--queue", "24"]].concat();
         let loaded = ServerProcess::start(&folder, "loaded", &flags)?;
         let mut soak = shell::command(python);
         soak.arg("python/serve/soak.py");
-        soak.args([
-            "--address",
-            &loaded.address,
-            "--pid",
-            &loaded.pid().to_string(),
-        ]);
         soak.args(["--alone", &alone.address]);
-        soak.args(["--minutes", &self.minutes.to_string()]);
-        soak.args(["--clients", &self.clients.to_string()]);
-        shell::run(soak.args(["--seed", &self.seed.to_string()]))
+        self.run(soak, &loaded)
+    }
+
+    /// Runs a script against a server.
+    fn run(&self, mut script: Command, server: &ServerProcess) -> Result<()> {
+        script.args(["--address", &server.address]);
+        script.args(["--pid", &server.pid().to_string()]);
+        script.args(["--minutes", &self.minutes.to_string()]);
+        script.args(["--clients", &self.clients.to_string()]);
+        shell::run(script.args(["--seed", &self.seed.to_string()]))
     }
 }
