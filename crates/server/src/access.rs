@@ -36,9 +36,13 @@ pub(crate) async fn check_key(
         false => {
             let given = given_key(request.headers()).unwrap_or_default();
             // All keys are compared, so that times do not tell which one was right.
-            let is_it = |key: &&String| equal_in_constant_time(given.as_bytes(), key.as_bytes());
-            let found = app.options.api_keys.iter().filter(is_it).last();
-            found.map(|key| Owner::of_key(key))
+            let mut owner = None;
+            for key in &app.options.api_keys {
+                if equal_in_constant_time(given.as_bytes(), key.as_bytes()) {
+                    owner = Some(Owner::of_key(key));
+                }
+            }
+            owner
         }
     };
     match owner {

@@ -70,7 +70,7 @@ impl PreparedChat {
         conversation: Option<(&str, &Owner)>,
     ) -> Result<PreparedChat, ApiError> {
         let continued = match conversation {
-            Some((id, owner)) => Some(ConversationTurn::begin(app, id, owner)?),
+            Some((id, owner)) => Some(ConversationTurn::begin(app, id, owner).await?),
             None if prompt.messages.is_empty() => {
                 return Err(ApiError::parameter("messages", "must not be empty"));
             }

@@ -208,6 +208,7 @@ pub(crate) async fn rewind(
     fields.finish(&[], &[], app.options.lenient)?;
     let model = app.model(Some(app.conversations.get(&id, &owner)?.model));
     let model = model.await?;
+    app.conversations.wait_until_idle(&id, &owner).await?;
     let rewound = app
         .conversations
         .change(&id, &owner, |it| cut(it, at, decoder(&model)));

@@ -11,9 +11,14 @@ use kvark::engine::RequestHandle;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The largest number of conversations that a server holds; the oldest leaf goes when there are more.
 const MAX_CONVERSATIONS: usize = 10_000;
+
+/// The longest time that a call waits for the end of a completion in its conversation.
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// The conversations of a server.
 pub(crate) struct Conversations {
@@ -22,6 +27,8 @@ pub(crate) struct Conversations {
     store: Option<ConversationStore>,
     /// The bytes of each model's file, by the model's name.
     model_bytes: HashMap<String, u64>,
+    /// Notified when a completion ends.
+    ended: Notify,
 }
 
 /// All conversations by number, in the order of their creation.
@@ -107,6 +114,7 @@ impl Conversations {
             }),
             store,
             model_bytes,
+            ended: Notify::new(),
         }
     }
 
@@ -170,6 +178,26 @@ impl Conversations {
         table.all.insert(number, conversation);
         self.store(&table, number);
         table.object(number)
+    }
+
+    /// Waits until no completion runs in a conversation, for a moment at most: the client of the last one may have gone just
+    /// now, which the server notices a little later.
+    pub(crate) async fn wait_until_idle(&self, id: &str, owner: &Owner) -> Result<(), ApiError> {
+        let idle = async {
+            loop {
+                let ended = self.ended.notified();
+                let mut ended = std::pin::pin!(ended);
+                ended.as_mut().enable();
+                let busy = |table: &mut Table, n| table.running.contains_key(&n);
+                if !self.with(id, owner, busy)? {
+                    return Ok(());
+                }
+                ended.await;
+            }
+        };
+        // After that, whatever needs the conversation is refused.
+        let waited = tokio::time::timeout(IDLE_TIME, idle).await;
+        waited.unwrap_or(Ok(()))
     }
 
     /// Replaces a conversation that is not generating, and returns it as an object. `change` sees it as it is now.
@@ -253,12 +281,13 @@ impl ConversationTurn {
     /// Takes the right, and a copy of the conversation.
     ///
     /// # Errors
-    /// 404 if there is no such conversation, 409 while it is generating.
-    pub(crate) fn begin(
+    /// 404 if there is no such conversation, 409 if it is generating for longer than a moment.
+    pub(crate) async fn begin(
         app: &Arc<App>,
         id: &str,
         owner: &Owner,
     ) -> Result<(ConversationTurn, Conversation), ApiError> {
+        app.conversations.wait_until_idle(id, owner).await?;
         app.conversations.with(id, owner, |table, number| {
             table.check_idle(number)?;
             table.running.insert(number, vec![]);
@@ -312,8 +341,8 @@ impl ConversationTurn {
 
 impl Drop for ConversationTurn {
     fn drop(&mut self) {
-        lock(&self.app.conversations.table)
-            .running
-            .remove(&self.number);
+        let conversations = &self.app.conversations;
+        lock(&conversations.table).running.remove(&self.number);
+        conversations.ended.notify_waiters();
     }
 }

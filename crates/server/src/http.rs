@@ -185,7 +185,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     header_time: Duration,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<u32>,
 ) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut builder = hyper::server::conn::http1::Builder::new();

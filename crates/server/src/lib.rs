@@ -67,17 +67,18 @@ pub struct Server {
     runtime: Runtime,
     listener: TcpListener,
     app: Arc<App>,
-    stop: watch::Sender<bool>,
+    /// The number of stops so far.
+    stop: watch::Sender<u32>,
 }
 
 /// Stops a server from another thread.
 #[derive(Clone)]
-pub struct StopHandle(watch::Sender<bool>);
+pub struct StopHandle(watch::Sender<u32>);
 
 impl StopHandle {
-    /// Accepts no more connections; running answers may go on for the grace time.
+    /// Accepts no more connections; running answers may go on for the grace time. Called again, it ends them.
     pub fn stop(&self) {
-        _ = self.0.send(true);
+        self.0.send_modify(|stops| *stops += 1);
     }
 }
 
@@ -99,7 +100,7 @@ impl Server {
             runtime,
             listener,
             app: Arc::new(App::new(options, backend)),
-            stop: watch::channel(false).0,
+            stop: watch::channel(0).0,
         })
     }
 
@@ -140,17 +141,16 @@ impl Server {
         runtime.block_on(async {
             let mut terminations = Terminations::new();
             tokio::select! {
-                _ = stopped.wait_for(|stopped| *stopped) => {}
-                () = terminations.next() => { _ = stop.send(true); }
+                _ = stopped.wait_for(|stops| *stops >= 1) => {}
+                () = terminations.next() => stop.send_modify(|stops| *stops += 1),
             }
-            stopped.mark_unchanged();
             // Engines end first: their streams end, and with them the connections.
             let models = app.clone();
             let mut stopping = tokio::task::spawn_blocking(move || models.models.stop());
             // A second stop does not wait for the grace time.
             tokio::select! {
                 _ = &mut stopping => return,
-                _ = stopped.changed() => {}
+                _ = stopped.wait_for(|stops| *stops >= 2) => {}
                 () = terminations.next() => {}
             }
             app.models.stop_now();

@@ -214,6 +214,7 @@ fn stop_reason(called: bool, output: &RequestOutput) -> &'static str {
     match chat_finish(called, output.finish) {
         "tool_calls" => "tool_use",
         "length" => "max_tokens",
+        cut @ ("timeout" | "abort") => cut,
         _ if output.stop_string.is_some() => "stop_sequence",
         _ => "end_turn",
     }

@@ -1,7 +1,7 @@
 //! `POST /v1/responses`, OpenAI's newer chat interface, without stored responses.
 
 use crate::access::Owner;
-use crate::answer::{GenerationParameters, Usage, cache_header, cache_object};
+use crate::answer::{GenerationParameters, Usage, cache_header, cache_object, finish_name};
 use crate::app::App;
 use crate::chat::{IGNORED, PreparedChat};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
@@ -295,7 +295,11 @@ impl Stream {
         let whole = output.finish == FinishReason::Stop;
         self.response["status"] = if whole { "completed" } else { "incomplete" }.into();
         if !whole {
-            self.response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+            let reason = match finish_name(output.finish) {
+                "length" => "max_output_tokens",
+                other => other,
+            };
+            self.response["incomplete_details"] = json!({ "reason": reason });
         }
         let response = self.response.clone();
         let name = match whole {
