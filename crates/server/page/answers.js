@@ -10,8 +10,7 @@ try {
   // Not a list: begin anew.
 }
 
-// Numbers of conversations begin again when the server restarts; the time of creation tells them apart.
-const name = (conversation, index) => `${conversation.id}/${conversation.created}/${index}`;
+const name = (conversation, index) => `${conversation.id}/${index}`;
 
 function write() {
   while (known.size > MOST) known.delete(known.keys().next().value);
@@ -31,7 +30,10 @@ export function remember(conversation, index, answer) {
 // What is known of a turn, unless the turn has another text now.
 export function recall(conversation, index) {
   const answer = known.get(name(conversation, index));
-  return answer?.text === conversation.turns[index].content ? answer : undefined;
+  const { content, partial } = conversation.turns[index];
+  if (answer?.text === content) return answer;
+  // An answer that was stopped may have gone on for a moment after the page had left.
+  return partial && answer && content.startsWith(answer.text) ? { ...answer, tokens: [] } : undefined;
 }
 
 // A fork has the turns of its parent.
