@@ -57,8 +57,6 @@ pub(super) struct PackedFile {
     bytes: Bytes,
     ranges: WeightRanges,
     seal: Seal,
-    /// When the file was modified.
-    modified: SystemTime,
     /// Whether the file has not been written to since it was sealed.
     sealed: bool,
     /// Whether all of the file was resident before it was opened.
@@ -101,7 +99,6 @@ impl PackedFile {
             bytes,
             ranges,
             seal,
-            modified,
             sealed: seal.is_on(modified),
             resident,
         })
@@ -113,7 +110,7 @@ impl PackedFile {
         if !self.sealed && verified == self.ranges.len() {
             // Without a seal the next start verifies the file again.
             let _ = File::open(&self.path)
-                .and_then(|file| file.set_modified(self.seal.put_on(self.modified)));
+                .and_then(|file| file.set_modified(self.seal.put_on(SystemTime::now())));
         }
     }
 
