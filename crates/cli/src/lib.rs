@@ -57,13 +57,13 @@ use std::ffi::OsString;
   kvark chat                                      talk to the default model
   kvark run \"The capital of France is\" -n 16      complete a prompt
   kvark run model.gguf -f prompt.txt --json       machine-readable output
-  kvark embed encoder.gguf \"a cat\" \"a kitten\"    texts as vectors
-  kvark run -hf OWNER/REPO:Q8_0 -p \"Hello\"         a model of the Hugging Face hub
-  kvark list                                      models that are there or can be had by name
+  kvark embed encoder.gguf \"a cat\" \"a kitten\"     texts as vectors
+  kvark run -hf OWNER/REPO:Q8_0 -p \"Hello\"        a model of Hugging Face's hub
+  kvark list                                      models that have a name
   kvark show gemma3                               what a model is
   kvark inspect model.gguf                        what is in a file
-  kvark plan model.gguf -c 32768                  the memory that a run will take
-  kvark config                                    defaults, and where they come from
+  kvark plan model.gguf -c 32768                  the memory of a run
+  kvark config                                    defaults and their sources
 
 kvark COMMAND --help tells more about a command."
 )]

@@ -31,6 +31,31 @@ fn a_model_is_shown_in_a_few_lines() {
     assert!(error.contains("no chat template"), "{error}");
 }
 
+/// A file of type 15 is Q4_K_M, whatever type most of its bytes have.
+#[test]
+fn the_quantisation_is_that_which_the_file_states() {
+    let folder = Folder::new();
+    let mut bytes = bare_model();
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let file_type = [
+        text("general.file_type"),
+        vec![4, 0, 0, 0],
+        vec![15, 0, 0, 0],
+    ]
+    .concat();
+    let padding =
+        |n: usize| [text("test.padding"), vec![8, 0, 0, 0], text(&" ".repeat(n))].concat();
+    // The data after it must stay aligned.
+    let len = file_type.len() + padding(0).len();
+    let added = [file_type, padding(len.next_multiple_of(32) - len)].concat();
+    let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) + 2;
+    bytes[16..24].copy_from_slice(&count.to_le_bytes());
+    bytes.splice(24..24, added);
+    let file = folder.file("typed.gguf", bytes);
+    let report = folder.run(&["show", &file, "--json"]).json();
+    assert_eq!(report["quantisation"], "Q4_K_M");
+}
+
 #[test]
 fn the_models_of_a_running_server_are_listed() {
     let folder = Folder::new();
