@@ -28,6 +28,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Complete a prompt')
             [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache')
+            [CompletionResult]::new('ps', 'ps', [CompletionResultType]::ParameterValue, 'Show the models of a running kvark serve')
             [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
             [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
@@ -35,6 +36,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
             [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
+            [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Show what a model is: size, context, template, licence, defaults')
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
             [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
             [CompletionResult]::new('detokenize', 'detokenize', [CompletionResultType]::ParameterValue, 'Turn token ids into text')
@@ -53,8 +55,8 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text; - for standard input')
             [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text; - for standard input')
-            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
-            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text, without the line end after it; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text, without the line end after it; - for standard input')
             [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The prompt as token ids, such as 1,2,3')
             [CompletionResult]::new('--system', '--system', [CompletionResultType]::ParameterName, 'System message of --chat or --messages')
             [CompletionResult]::new('--messages', '--messages', [CompletionResultType]::ParameterName, 'Conversation to continue: a JSON list of {"role": ..., "content": ...}; - for standard input. A prompt is added to it as the user''s message')
@@ -75,10 +77,10 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--spec-draft-n-max', '--spec-draft-n-max', [CompletionResultType]::ParameterName, 'Most candidates that a round can accept: the depth of the tree [default: 8]')
             [CompletionResult]::new('--spec-topk', '--spec-topk', [CompletionResultType]::ParameterName, 'Most children of a candidate; 1 proposes a chain [default: 3]')
             [CompletionResult]::new('--spec-trace', '--spec-trace', [CompletionResultType]::ParameterName, 'Write a page that draws the tree of every round, with what was accepted')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
-            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
             [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64')
@@ -142,10 +144,10 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--spec-draft-n-max', '--spec-draft-n-max', [CompletionResultType]::ParameterName, 'Most candidates that a round can accept: the depth of the tree [default: 8]')
             [CompletionResult]::new('--spec-topk', '--spec-topk', [CompletionResultType]::ParameterName, 'Most children of a candidate; 1 proposes a chain [default: 3]')
             [CompletionResult]::new('--spec-trace', '--spec-trace', [CompletionResultType]::ParameterName, 'Write a page that draws the tree of every round, with what was accepted')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
-            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
             [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64')
@@ -205,10 +207,10 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'Longest time of one answer in seconds')
             [CompletionResult]::new('--grace', '--grace', [CompletionResultType]::ParameterName, 'How long running answers may go on after Ctrl-C, in seconds')
             [CompletionResult]::new('--max-body', '--max-body', [CompletionResultType]::ParameterName, 'Largest size of a request')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
-            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
             [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64')
@@ -227,21 +229,30 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break
         }
+        'kvark;ps' {
+            [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address of the server')
+            [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port of the server')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key of the server [default: KVARK_API_KEY, or none]')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
         'kvark;score' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text; - for standard input')
             [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text; - for standard input')
-            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
-            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text, without the line end after it; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text, without the line end after it; - for standard input')
             [CompletionResult]::new('--token-ids', '--token-ids', [CompletionResultType]::ParameterName, 'The sequence as token ids, such as 1,2,3')
             [CompletionResult]::new('--stride', '--stride', [CompletionResultType]::ParameterName, 'Score a text longer than the context in windows that begin N tokens apart; N is below the context''s size')
             [CompletionResult]::new('--ppl-stride', '--ppl-stride', [CompletionResultType]::ParameterName, 'Score a text longer than the context in windows that begin N tokens apart; N is below the context''s size')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
-            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
             [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64')
@@ -283,23 +294,27 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;bench' {
-            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
-            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
             [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'Prompt lengths to measure; 0 for none')
             [CompletionResult]::new('--n-prompt', '--n-prompt', [CompletionResultType]::ParameterName, 'Prompt lengths to measure; 0 for none')
             [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Numbers of generated tokens to measure; 0 for none')
             [CompletionResult]::new('--n-gen', '--n-gen', [CompletionResultType]::ParameterName, 'Numbers of generated tokens to measure; 0 for none')
+            [CompletionResult]::new('--n-prompt-gen', '--n-prompt-gen', [CompletionResultType]::ParameterName, 'A prompt and the tokens generated after it, measured together; -pg too, can be repeated')
             [CompletionResult]::new('-d', '-d', [CompletionResultType]::ParameterName, 'Number of tokens already in the context when a test starts')
             [CompletionResult]::new('--n-depth', '--n-depth', [CompletionResultType]::ParameterName, 'Number of tokens already in the context when a test starts')
             [CompletionResult]::new('-r', '-r', [CompletionResultType]::ParameterName, 'Repetitions of each test')
             [CompletionResult]::new('--repetitions', '--repetitions', [CompletionResultType]::ParameterName, 'Repetitions of each test')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Show the time of a step by op; with FILE, also draw it as SVG')
             [CompletionResult]::new('--roofline', '--roofline', [CompletionResultType]::ParameterName, 'Draw the ops of a step against the machine''s measured bandwidth and product rates as SVG')
-            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens [default: the length the model was trained for]')
-            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
-            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('-o', '-o', [CompletionResultType]::ParameterName, 'Form of the results')
+            [CompletionResult]::new('--output', '--output', [CompletionResultType]::ParameterName, 'Form of the results')
+            [CompletionResult]::new('--compare', '--compare', [CompletionResultType]::ParameterName, 'Print the ratio of every result to that of an earlier kvark bench --json')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
             [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
             [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64')
@@ -311,7 +326,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
             [CompletionResult]::new('--cache', '--cache', [CompletionResultType]::ParameterName, 'Measure cache operations and branches that share a prefix instead')
             [CompletionResult]::new('--restore', '--restore', [CompletionResultType]::ParameterName, 'Compare restoring a conversation of 2,000 tokens from a file with computing it again')
-            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object, as -o json')
             [CompletionResult]::new('--preallocate', '--preallocate', [CompletionResultType]::ParameterName, 'Allocate all keys and values before the first token, as one region, instead of growing with the context')
             [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
             [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
@@ -405,6 +420,16 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break
         }
+        'kvark;show' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('--template', '--template', [CompletionResultType]::ParameterName, 'Print the chat template and nothing else')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
         'kvark;inspect' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
@@ -421,8 +446,8 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('-p', '-p', [CompletionResultType]::ParameterName, 'The text; - for standard input')
             [CompletionResult]::new('--prompt', '--prompt', [CompletionResultType]::ParameterName, 'The text; - for standard input')
-            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
-            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text; - for standard input')
+            [CompletionResult]::new('-f', '-f', [CompletionResultType]::ParameterName, 'File with the text, without the line end after it; - for standard input')
+            [CompletionResult]::new('--file', '--file', [CompletionResultType]::ParameterName, 'File with the text, without the line end after it; - for standard input')
             [CompletionResult]::new('--bos', '--bos', [CompletionResultType]::ParameterName, 'Add the model''s BOS token, if it has one')
             [CompletionResult]::new('--special', '--special', [CompletionResultType]::ParameterName, 'Parse special tokens in the text')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
@@ -484,6 +509,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Complete a prompt')
             [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache')
+            [CompletionResult]::new('ps', 'ps', [CompletionResultType]::ParameterValue, 'Show the models of a running kvark serve')
             [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
             [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
@@ -491,6 +517,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
             [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
+            [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Show what a model is: size, context, template, licence, defaults')
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show a model file''s metadata, tensors, ops and methods')
             [CompletionResult]::new('tokenize', 'tokenize', [CompletionResultType]::ParameterValue, 'Turn text into token ids')
             [CompletionResult]::new('detokenize', 'detokenize', [CompletionResultType]::ParameterValue, 'Turn token ids into text')
@@ -512,6 +539,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
         'kvark;help;serve' {
             break
         }
+        'kvark;help;ps' {
+            break
+        }
         'kvark;help;score' {
             break
         }
@@ -531,6 +561,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;plan' {
+            break
+        }
+        'kvark;help;show' {
             break
         }
         'kvark;help;inspect' {

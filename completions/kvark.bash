@@ -58,6 +58,9 @@ _kvark() {
             kvark,plan)
                 cmd="kvark__subcmd__plan"
                 ;;
+            kvark,ps)
+                cmd="kvark__subcmd__ps"
+                ;;
             kvark,pull)
                 cmd="kvark__subcmd__pull"
                 ;;
@@ -72,6 +75,9 @@ _kvark() {
                 ;;
             kvark,serve)
                 cmd="kvark__subcmd__serve"
+                ;;
+            kvark,show)
+                cmd="kvark__subcmd__show"
                 ;;
             kvark,tokenize)
                 cmd="kvark__subcmd__tokenize"
@@ -118,6 +124,9 @@ _kvark() {
             kvark__subcmd__help,plan)
                 cmd="kvark__subcmd__help__subcmd__plan"
                 ;;
+            kvark__subcmd__help,ps)
+                cmd="kvark__subcmd__help__subcmd__ps"
+                ;;
             kvark__subcmd__help,pull)
                 cmd="kvark__subcmd__help__subcmd__pull"
                 ;;
@@ -133,6 +142,9 @@ _kvark() {
             kvark__subcmd__help,serve)
                 cmd="kvark__subcmd__help__subcmd__serve"
                 ;;
+            kvark__subcmd__help,show)
+                cmd="kvark__subcmd__help__subcmd__show"
+                ;;
             kvark__subcmd__help,tokenize)
                 cmd="kvark__subcmd__help__subcmd__tokenize"
                 ;;
@@ -143,7 +155,7 @@ _kvark() {
 
     case "${cmd}" in
         kvark)
-            opts="-h -V --help --version run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help"
+            opts="-h -V --help --version run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -157,18 +169,22 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-depth --repetitions --cache --restore --profile --roofline --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -188,6 +204,10 @@ _kvark() {
                     return 0
                     ;;
                 -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --n-prompt-gen)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -212,6 +232,18 @@ _kvark() {
                     return 0
                     ;;
                 --roofline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text md csv json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text md csv json" -- "${cur}"))
+                    return 0
+                    ;;
+                --compare)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -240,11 +272,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --mem-limit)
@@ -252,7 +284,7 @@ _kvark() {
                     return 0
                     ;;
                 --run-mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -276,17 +308,21 @@ _kvark() {
             ;;
         kvark__subcmd__chat)
             opts="-m -p -n -v -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -330,11 +366,11 @@ _kvark() {
                     return 0
                     ;;
                 --spec-type)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "ngram draft eagle3 auto none" -- "${cur}"))
                     return 0
                     ;;
                 --model-draft)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --spec-tree)
@@ -382,11 +418,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --mem-limit)
@@ -394,7 +430,7 @@ _kvark() {
                     return 0
                     ;;
                 --run-mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -534,17 +570,21 @@ _kvark() {
             ;;
         kvark__subcmd__detokenize)
             opts="-m -h --model --hf-repo --token-ids --no-special --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -564,17 +604,21 @@ _kvark() {
             ;;
         kvark__subcmd__embed)
             opts="-m -f -t -h --model --hf-repo --file --pooling --normalize --no-normalize --truncate --threads --mem-limit --executor --interpret --passes --no-packed-file --device --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -626,17 +670,21 @@ _kvark() {
             ;;
         kvark__subcmd__emit__subcmd__c)
             opts="-m -o -c -b -t -h --model --hf-repo --output --ctx-size --batch-size --cache-type-k --cache-type-v --threads --static --max-bytes --tokenizer --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -668,11 +716,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --threads)
@@ -696,17 +744,21 @@ _kvark() {
             ;;
         kvark__subcmd__exec)
             opts="-m -t -h --model --hf-repo --method --input --random --dim --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -770,17 +822,21 @@ _kvark() {
             ;;
         kvark__subcmd__export)
             opts="-m -o -h --model --hf-repo --output --features --max-step --python --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -811,7 +867,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help)
-            opts="run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help"
+            opts="run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1020,6 +1076,20 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__help__subcmd__ps)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__help__subcmd__pull)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1090,6 +1160,20 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__help__subcmd__tokenize)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1106,17 +1190,21 @@ _kvark() {
             ;;
         kvark__subcmd__inspect)
             opts="-m -h --model --hf-repo --graph --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -1164,17 +1252,21 @@ _kvark() {
             ;;
         kvark__subcmd__plan)
             opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --md --model-draft --mem-limit --map --svg --png --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -1190,15 +1282,15 @@ _kvark() {
                     return 0
                     ;;
                 --compare)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --kind)
@@ -1230,7 +1322,7 @@ _kvark() {
                     return 0
                     ;;
                 --model-draft)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --md)
@@ -1246,6 +1338,32 @@ _kvark() {
                     return 0
                     ;;
                 --png)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__ps)
+            opts="-h --host --port --api-key --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --host)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --api-key)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1290,17 +1408,21 @@ _kvark() {
             ;;
         kvark__subcmd__run)
             opts="-m -p -f -n -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --json --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --typical-p --typical --xtc-probability --xtc-threshold --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --logit-bias --seed --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -1376,11 +1498,11 @@ _kvark() {
                     return 0
                     ;;
                 --spec-type)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "ngram draft eagle3 auto none" -- "${cur}"))
                     return 0
                     ;;
                 --model-draft)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --spec-tree)
@@ -1428,11 +1550,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --mem-limit)
@@ -1440,7 +1562,7 @@ _kvark() {
                     return 0
                     ;;
                 --run-mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1548,17 +1670,21 @@ _kvark() {
             ;;
         kvark__subcmd__score)
             opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -1618,11 +1744,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --mem-limit)
@@ -1630,7 +1756,7 @@ _kvark() {
                     return 0
                     ;;
                 --run-mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1654,17 +1780,21 @@ _kvark() {
             ;;
         kvark__subcmd__serve)
             opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --cors-origin --cache-disk --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)
@@ -1672,7 +1802,7 @@ _kvark() {
                     return 0
                     ;;
                 --model-draft)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --host)
@@ -1752,11 +1882,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
                     return 0
                     ;;
                 --mem-limit)
@@ -1764,7 +1894,7 @@ _kvark() {
                     return 0
                     ;;
                 --run-mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1786,19 +1916,53 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        kvark__subcmd__tokenize)
-            opts="-m -p -f -h --model --hf-repo --prompt --file --bos --special --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+        kvark__subcmd__show)
+            opts="-m -h --model --hf-repo --template --json --help"
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --model)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 -m)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__tokenize)
+            opts="-m -p -f -h --model --hf-repo --prompt --file --bos --special --json --help"
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --model)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                     return 0
                     ;;
                 --hf-repo)

@@ -29,6 +29,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -s V -l version -d 'Print vers
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "run" -d 'Complete a prompt'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "chat" -d 'Talk to a model'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "ps" -d 'Show the models of a running kvark serve'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "embed" -d 'Turn texts into embeddings'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
@@ -36,6 +37,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "exec" -d 'Run any model
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "detokenize" -d 'Turn token ids into text'
@@ -49,7 +51,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "help" -d 'Print this me
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s p -l prompt -d 'The text; - for standard input' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -s f -l file -d 'File with the text; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s f -l file -d 'File with the text, without the line end after it; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l token-ids -d 'The prompt as token ids, such as 1,2,3' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l system -d 'System message of --chat or --messages' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l messages -d 'Conversation to continue: a JSON list of {"role": ..., "content": ...}; - for standard input. A prompt is added to it as the user\'s message' -r -F
@@ -62,19 +64,42 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File wit
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+draft\t''
+eagle3\t''
+auto\t''
+none\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-trace -d 'Write a page that draws the tree of every round, with what was accepted' -r -F
-complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -117,19 +142,42 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Ma
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+draft\t''
+eagle3\t''
+auto\t''
+none\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-trace -d 'Write a page that draws the tree of every round, with what was accepted' -r -F
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -174,13 +222,32 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Kee
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l grace -d 'How long running answers may go on after Ctrl-C, in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Largest size of a request' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -192,19 +259,43 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l preallocate -d 'Al
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand ps" -l host -d 'Address of the server' -r
+complete -c kvark -n "__fish_kvark_using_subcommand ps" -l port -d 'Port of the server' -r
+complete -c kvark -n "__fish_kvark_using_subcommand ps" -l api-key -d 'Key of the server [default: KVARK_API_KEY, or none]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand ps" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand ps" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s p -l prompt -d 'The text; - for standard input' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -s f -l file -d 'File with the text; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s f -l file -d 'File with the text, without the line end after it; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l token-ids -d 'The sequence as token ids, such as 1,2,3' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l stride -l ppl-stride -d 'Score a text longer than the context in windows that begin N tokens apart; N is below the context\'s size' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -235,21 +326,46 @@ complete -c kvark -n "__fish_kvark_using_subcommand embed" -l interpret -d 'Same
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s m -l model -d 'A model, as a flag; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s p -l n-prompt -d 'Prompt lengths to measure; 0 for none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s n -l n-gen -d 'Numbers of generated tokens to measure; 0 for none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l n-prompt-gen -d 'A prompt and the tokens generated after it, measured together; -pg too, can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s d -l n-depth -d 'Number of tokens already in the context when a test starts' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s r -l repetitions -d 'Repetitions of each test' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l profile -d 'Show the time of a step by op; with FILE, also draw it as SVG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l roofline -d 'Draw the ops of a step against the machine\'s measured bandwidth and product rates as SVG' -r -F
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s o -l output -d 'Form of the results' -r -f -a "text\t'Lines for people'
+md\t'A Markdown table'
+csv\t'Comma-separated values'
+json\t'One JSON object'"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l compare -d 'Print the ratio of every result to that of an earlier kvark bench --json' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -257,7 +373,7 @@ interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache -d 'Measure cache operations and branches that share a prefix instead'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l restore -d 'Compare restoring a conversation of 2,000 tokens from a file with computing it again'
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l json -d 'Print one JSON object, as -o json'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
@@ -295,8 +411,22 @@ complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l hf-repo -d 'Model
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s o -l output -d 'Folder to write; one that an earlier emit-c wrote is replaced' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s c -l ctx-size -d 'Context length in tokens [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-k -d 'Storage type of cached keys: f32, f16 or f8_e4m3' -r
-complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d 'Storage type of cached values: f32, f16 or f8_e4m3' -r
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-k -d 'Storage type of cached keys: f32, f16 or f8_e4m3' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d 'Storage type of cached values: f32, f16 or f8_e4m3' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s t -l threads -d 'Number of threads of the program' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l max-bytes -d 'Fail if state and weights need more than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l static -d 'Make the state a static buffer, so that the program allocates nothing'
@@ -305,9 +435,30 @@ complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s h -l help -d 'Pri
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s c -l ctx-size -d 'Context length in tokens, or several to compare [default: the length the model was trained for]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l compare -d 'Storage types of keys and values to compare' -r
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l compare -d 'Storage types of keys and values to compare' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kind -d 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates' -r -f -a "sequence\t''
 cells\t''
 tree\t''"
@@ -323,6 +474,11 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -l png -d 'Draw the pl
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand show" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand show" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand show" -l template -d 'Print the chat template and nothing else'
+complete -c kvark -n "__fish_kvark_using_subcommand show" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand show" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l graph -d 'Print the optimised graph, one line per node'
@@ -331,7 +487,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s h -l help -d 'Pr
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s p -l prompt -d 'The text; - for standard input' -r
-complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s f -l file -d 'File with the text; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -s f -l file -d 'File with the text, without the line end after it; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l bos -d 'Add the model\'s BOS token, if it has one'
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l special -d 'Parse special tokens in the text'
 complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -l json -d 'Print one JSON object'
@@ -357,23 +513,39 @@ complete -c kvark -n "__fish_kvark_using_subcommand completions" -l dir -d 'Writ
 complete -c kvark -n "__fish_kvark_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand man" -l dir -d 'Write all pages to files in DIR instead' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand man" -s h -l help -d 'Print help'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "ps" -d 'Show the models of a running kvark serve'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand embed" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand export" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand show" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand tokenize" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand detokenize" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'

@@ -4,6 +4,7 @@ use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Compiled, Dispatch,
     GraphSupport, NodeProfile, RunMode, StepOutputs,
 };
+use base::MemoryBound;
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Data, Graph, TensorId, Value, ValueRef};
 use kv::{CacheConfig, KvBytes, KvLayout, StepPlan};
@@ -106,6 +107,11 @@ pub trait Backend: Send + Sync {
     /// Bytes that can be allocated on the device now; `None` if the device does not report them.
     fn free_memory(&self) -> Option<u64> {
         None
+    }
+
+    /// The limit that [`free_memory`](Backend::free_memory) comes from, for messages.
+    fn memory_bound(&self) -> MemoryBound {
+        MemoryBound::Free
     }
 
     /// Whether [`free_memory`](Backend::free_memory) is that of a device with memory of its own, in which mapped files take

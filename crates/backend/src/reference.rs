@@ -50,7 +50,11 @@ impl Backend for Reference {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        base::available_memory()
+        Some(base::available_memory()?.bytes)
+    }
+
+    fn memory_bound(&self) -> base::MemoryBound {
+        base::available_memory().map_or(base::MemoryBound::Free, |memory| memory.bound)
     }
 }
 

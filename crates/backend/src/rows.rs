@@ -133,8 +133,7 @@ pub fn shift_rows(
     };
     let most = sides(moves.len()).map(size).max().unwrap_or(0);
     let mut rows = Vec::new();
-    rows.try_reserve_exact(most)
-        .map_err(|_| KvErrorKind::OutOfMemory(most))?;
+    base::fallible(|| rows.try_reserve_exact(most)).map_err(|_| KvErrorKind::OutOfMemory(most))?;
     let block = |layer: usize, side: Side| RowBlock {
         layer,
         side,

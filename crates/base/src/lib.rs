@@ -10,6 +10,7 @@
 mod atomic_write;
 mod bytes;
 mod dtype;
+mod fallible;
 mod file_identity;
 pub mod gate;
 mod memory;
@@ -22,8 +23,9 @@ mod xxh64;
 pub use atomic_write::atomic_write;
 pub use bytes::{Bytes, MapError};
 pub use dtype::DType;
+pub use fallible::{fallible, is_fallible};
 pub use file_identity::FileIdentity;
-pub use memory::available_memory;
+pub use memory::{AvailableMemory, MemoryBound, available_memory};
 pub use size::size_text;
 pub use string_table::StringTable;
 pub use xxh64::xxh64;

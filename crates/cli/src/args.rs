@@ -2,6 +2,7 @@
 
 use crate::catalogue::{self, HubArgs};
 use crate::device::DeviceArgs;
+use crate::named_value::NamedValue;
 use crate::output;
 use crate::prompt::Conversations;
 use anyhow::{Context, Result, bail};
@@ -144,23 +145,49 @@ pub(crate) fn threads(asked: Option<u32>) -> Option<usize> {
     Some(asked.min(cores))
 }
 
+/// Value of `--threads`: one number of threads, or several to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadCounts(Vec<u32>);
+
+impl ThreadCounts {
+    /// The first number.
+    pub(crate) fn first(&self) -> u32 {
+        self.0[0]
+    }
+
+    /// Each number as a value of its own.
+    pub(crate) fn each(self) -> impl Iterator<Item = Option<ThreadCounts>> {
+        self.0.into_iter().map(|n| Some(ThreadCounts(vec![n])))
+    }
+}
+
+fn thread_counts(text: &str) -> Result<ThreadCounts, String> {
+    let number = |text: &str| {
+        let number = text.trim().parse().ok().filter(|n: &u32| *n > 0);
+        number.ok_or_else(|| format!("{text} is not in 1.."))
+    };
+    Ok(ThreadCounts(
+        text.split(',').map(number).collect::<Result<_, _>>()?,
+    ))
+}
+
 /// Options of the engine that runs the model.
 #[derive(Args)]
 pub(crate) struct EngineArgs {
-    /// Context length in tokens [default: the length the model was trained for]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]
+    #[arg(short, long, value_name = "N", value_parser = context_size)]
     pub(crate) ctx_size: Option<u32>,
-    /// Number of threads, at most one per core [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) threads: Option<u32>,
+    /// Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]
+    #[arg(short, long, value_name = "N", value_parser = thread_counts)]
+    pub(crate) threads: Option<ThreadCounts>,
     /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
     /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
+    #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = storage_names())]
     pub(crate) cache_type_k: KvStorage,
     /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = storage)]
+    #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = storage_names())]
     pub(crate) cache_type_v: KvStorage,
     /// Allocate all keys and values before the first token, as one region, instead of growing with the context
     #[arg(long)]
@@ -170,7 +197,7 @@ pub(crate) struct EngineArgs {
     mem_limit: Option<u64>,
     /// Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also
     /// takes all) [default: full]. Results do not depend on the mode
-    #[arg(long, value_name = "MODE", conflicts_with_all = ["executor", "interpret"])]
+    #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = run_modes(), conflicts_with_all = ["executor", "interpret"])]
     pub(crate) run_mode: Option<ModeArg>,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
@@ -194,6 +221,15 @@ impl std::str::FromStr for ModeArg {
             name => Ok(ModeArg::One(name.parse()?)),
         }
     }
+}
+
+/// The parser of run modes.
+fn run_modes() -> NamedValue<ModeArg> {
+    let names = RunMode::ALL.map(RunMode::name).into_iter().chain(["all"]);
+    NamedValue::new(names, |text| {
+        text.parse()
+            .map_err(|error: kvark::backend::UnknownRunMode| error.to_string())
+    })
 }
 
 /// Options of graph optimisation and execution.
@@ -271,7 +307,25 @@ pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
     fits.then_some(bytes as u64).ok_or_else(wrong)
 }
 
-pub(crate) fn storage(name: &str) -> Result<KvStorage, String> {
+/// Parses a length of a context: a number of tokens, or one of units of 1024, as in 8k.
+pub(crate) fn context_size(text: &str) -> Result<u32, String> {
+    let wrong = || "must be a number of tokens of at least 1, such as 4096 or 8k".to_owned();
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: u32 = digits.parse().map_err(|_| wrong())?;
+    let tokens = number.checked_mul(unit).filter(|tokens| *tokens > 0);
+    tokens.ok_or_else(wrong)
+}
+
+/// The parser of storage types.
+pub(crate) fn storage_names() -> NamedValue<KvStorage> {
+    NamedValue::new(KvStorage::ALL.map(KvStorage::name), storage)
+}
+
+fn storage(name: &str) -> Result<KvStorage, String> {
     KvStorage::from_name(name).ok_or_else(|| {
         format!(
             "must be one of {}",
@@ -286,10 +340,17 @@ impl EngineArgs {
         (self.run_mode == Some(ModeArg::All)).then_some(RunMode::ALL)
     }
 
-    /// Rejects `--run-mode all` in commands that run one mode.
+    /// Rejects `--run-mode all` and several numbers of threads in commands that run one.
     pub(crate) fn check_one_mode(&self) -> Result<()> {
         if self.compared_modes().is_some() {
             bail!("--run-mode all is only supported by kvark bench; name one mode");
+        }
+        if self
+            .threads
+            .as_ref()
+            .is_some_and(|counts| counts.0.len() > 1)
+        {
+            bail!("several numbers of threads are only supported by kvark bench; name one (-t)");
         }
         Ok(())
     }
@@ -310,7 +371,9 @@ impl EngineArgs {
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
             compile: CompileOptions {
                 run_mode,
-                ..self.graph.compile(self.threads, false)?
+                ..self
+                    .graph
+                    .compile(self.threads.as_ref().map(ThreadCounts::first), false)?
             },
             ..RunnerOptions::default()
         })
@@ -469,9 +532,10 @@ pub(crate) fn predict(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Parses token ids separated by commas or spaces.
+/// Parses token ids separated by commas, spaces or line ends.
 pub(crate) fn token_ids(text: &str) -> Result<Vec<u32>, String> {
-    let ids = text.split([',', ' ']).filter(|part| !part.is_empty());
+    let separators = |c: char| c == ',' || c.is_whitespace();
+    let ids = text.split(separators).filter(|part| !part.is_empty());
     ids.map(|id| id.parse().map_err(|_| format!("{id:?} is not a token id")))
         .collect()
 }

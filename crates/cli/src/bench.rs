@@ -4,10 +4,13 @@ mod cache;
 mod cpu_name;
 mod flame;
 mod profile;
+mod report;
 mod restore;
 mod roofline;
+mod subject;
 
-use crate::args::{self, EngineArgs, ModelArgs};
+use crate::args::{self, EngineArgs, ModelArgs, ThreadCounts};
+use crate::catalogue::HubArgs;
 use crate::{interrupt, output};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -15,20 +18,27 @@ use cpu_name::cpu_name;
 use kvark::backend::{Isa, Probe, RunMode};
 use kvark::{Cpu, Model, Runner};
 use profile::StepProfile;
+use report::{Earlier, Format, Report};
 use serde_json::json;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Instant;
+use subject::Subject;
 
 /// Measure tokens per second, like llama-bench
 #[derive(Args)]
 #[command(
     after_help = "The roofline floor of a step is the sum over its nodes of the longer of two times: reading the node's bytes, and \
 computing its multiply-accumulates, at the rates measured before the tests. Weights and cached rows count once per step. Each \
-test prints the floor as a percentage of its measured step time.
+test prints the share of the roofline that it reaches, which is the floor as a percentage of the measured time of a step: 100 % is \
+as fast as this machine can be.
 
 Examples:
   kvark bench -p 512 -n 128 -r 5
+  kvark bench smollm2 gemma3 -t 1,2 -o md         several models and numbers of threads, as a table
+  kvark bench -pg 512,128 --json > before.json    a prompt and its answer as one test
+  kvark bench -pg 512,128 --compare before.json   the ratios to earlier results
   kvark bench --cache -r 5
   kvark bench --restore -r 5
   kvark bench --run-mode all -p 64 -n 64
@@ -38,8 +48,14 @@ Examples:
   kvark bench model.gguf -p 128,512 -n 64 -d 0,4096 --json"
 )]
 pub(crate) struct Bench {
+    /// Paths, catalogue names or references of models; SmolLM2-135M-Instruct when left out
+    #[arg(value_name = "MODEL")]
+    positional: Vec<String>,
+    /// A model, as a flag; can be repeated
+    #[arg(short, long, value_name = "MODEL")]
+    model: Vec<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    hub: HubArgs,
     /// Prompt lengths to measure; 0 for none
     #[arg(
         short = 'p',
@@ -60,6 +76,9 @@ pub(crate) struct Bench {
         default_value = "128"
     )]
     n_gen: Vec<usize>,
+    /// A prompt and the tokens generated after it, measured together; -pg too, can be repeated
+    #[arg(long, value_name = "PROMPT,GEN", value_parser = prompt_and_generated)]
+    n_prompt_gen: Vec<PromptAndGenerated>,
     /// Number of tokens already in the context when a test starts
     #[arg(
         short = 'd',
@@ -85,15 +104,69 @@ pub(crate) struct Bench {
     /// Draw the ops of a step against the machine's measured bandwidth and product rates as SVG
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["cache", "restore"])]
     roofline: Option<PathBuf>,
-    /// Print one JSON object
+    /// Form of the results
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        conflicts_with = "json"
+    )]
+    output: Format,
+    /// Print one JSON object, as -o json
     #[arg(long)]
     json: bool,
+    /// Print the ratio of every result to that of an earlier kvark bench --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cache", "restore"])]
+    compare: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
+/// The value of `--n-prompt-gen`.
+type PromptAndGenerated = (usize, usize);
+
+/// Parses two numbers of tokens of at least 1.
+fn prompt_and_generated(text: &str) -> Result<PromptAndGenerated, String> {
+    let numbers = text.split_once(',');
+    let number = |text: &str| text.trim().parse().ok().filter(|n: &usize| *n > 0);
+    let pair = numbers.and_then(|(prompt, generated)| Some((number(prompt)?, number(generated)?)));
+    pair.ok_or_else(|| "must be two numbers of tokens, such as 512,128".to_owned())
+}
+
+/// What is measured: a prompt, tokens generated one by one, or both, after `depth` tokens.
+#[derive(Clone, Copy)]
+struct Test {
+    prompt: usize,
+    generated: usize,
+    depth: usize,
+}
+
+impl Test {
+    /// The name, as llama-bench has it.
+    fn name(self) -> String {
+        let parts = [("pp", self.prompt), ("tg", self.generated)];
+        let parts = parts.iter().filter(|(_, n)| *n > 0);
+        let parts: Vec<String> = parts.map(|(kind, n)| format!("{kind}{n}")).collect();
+        let name = parts.join("+");
+        match self.depth {
+            0 => name,
+            depth => format!("{name}@d{depth}"),
+        }
+    }
+
+    /// The number of tokens that are measured.
+    fn n(self) -> usize {
+        self.prompt + self.generated
+    }
+}
+
 /// Measurements of one test over its repetitions.
 struct Measured {
+    subject: Rc<Subject>,
+    threads: usize,
+    /// The rates of the machine with this number of threads.
+    probe: Rc<Probe>,
     test: String,
     mode: RunMode,
     n: usize,
@@ -104,52 +177,119 @@ struct Measured {
 }
 
 impl Bench {
-    pub(crate) fn execute(self) -> Result<()> {
+    pub(crate) fn execute(mut self) -> Result<()> {
         let _listening = interrupt::listen();
-        let model = self.model.open(&self.engine)?;
-        if self.cache {
-            return self.report_cache(&cache::run(&model, &self.engine, self.repetitions)?);
+        let earlier = self.compare.as_deref().map(Earlier::read).transpose()?;
+        let models = self.models();
+        if self.cache || self.restore {
+            let [only] = &models[..] else {
+                bail!("--cache and --restore measure one model");
+            };
+            let model = only.open(&self.engine)?;
+            let report = match self.cache {
+                true => cache::run(&model, &self.engine, self.repetitions)?,
+                false => restore::run(&model, &self.engine, self.repetitions)?,
+            };
+            return self.report_cache(&report);
         }
-        if self.restore {
-            return self.report_cache(&restore::run(&model, &self.engine, self.repetitions)?);
+        let counts = match self.engine.threads.take() {
+            Some(counts) => counts.each().collect(),
+            None => vec![None],
+        };
+        let mut results = Vec::new();
+        for args in &models {
+            for threads in &counts {
+                self.engine.threads = threads.clone();
+                self.measure_model(args, &mut results)?;
+            }
         }
-        let mut runner = self.engine.runner(&model)?;
-        let kinds = [("pp", &self.n_prompt), ("tg", &self.n_gen)];
-        let tests: Vec<(&str, usize, usize)> = kinds
-            .into_iter()
-            .flat_map(|(kind, sizes)| {
-                let depths = &self.n_depth;
-                sizes
-                    .iter()
-                    .filter(|n| **n > 0)
-                    .flat_map(move |n| depths.iter().map(move |d| (kind, *n, *d)))
+        let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
+        let name = results.first().map_or("the model", |m| &m.subject.name);
+        if let Some(Some(file)) = &self.profile {
+            flame::write(file, name, &named)?;
+        }
+        if let (Some(file), Some(first)) = (&self.roofline, results.first()) {
+            roofline::write(file, name, &named, &first.probe)?;
+        }
+        let format = match self.json {
+            true => Format::Json,
+            false => self.output,
+        };
+        let report = Report {
+            results: &results,
+            isa: Isa::detect()?,
+            gpu: self.engine.device.gpu(),
+            shows_modes: self.engine.compared_modes().is_some(),
+            shows_profile: self.profile.is_some(),
+            earlier,
+        };
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        report.print(&mut out, format)?;
+        Ok(out.flush()?)
+    }
+
+    /// The models to measure.
+    fn models(&self) -> Vec<ModelArgs> {
+        let named = self.positional.iter().chain(&self.model).cloned();
+        let all = named.chain(self.hub.reference());
+        let mut all: Vec<_> = all.map(|name| ModelArgs::named(Some(name))).collect();
+        if all.is_empty() {
+            all.push(ModelArgs::named(None));
+        }
+        all
+    }
+
+    /// The tests, those of prompts first.
+    fn tests(&self) -> Vec<Test> {
+        let prompts = self.n_prompt.iter().map(|n| (*n, 0));
+        let generated = self.n_gen.iter().map(|n| (0, *n));
+        let both = self.n_prompt_gen.iter().copied();
+        let sizes = prompts.chain(generated).chain(both);
+        let sizes = sizes.filter(|(prompt, generated)| prompt + generated > 0);
+        sizes
+            .flat_map(|(prompt, generated)| {
+                self.n_depth.iter().map(move |depth| Test {
+                    prompt,
+                    generated,
+                    depth: *depth,
+                })
             })
-            .collect();
-        let longest = tests.iter().map(|(_, n, d)| n + d).max().unwrap_or(0);
+            .collect()
+    }
+
+    /// Runs all tests of a model with the threads of the options.
+    fn measure_model(&self, args: &ModelArgs, results: &mut Vec<Measured>) -> Result<()> {
+        let model = args.open(&self.engine)?;
+        let mut runner = self.engine.runner(&model)?;
+        let tests = self.tests();
+        let longest = tests.iter().map(|test| test.n() + test.depth).max();
+        let longest = longest.unwrap_or(0);
         if longest > runner.capacity()? {
             bail!(
-                "a test of {longest} tokens does not fit a context of {}",
+                "a test of {longest} tokens does not fit a context of {} (-c {longest} makes it large enough)",
                 runner.capacity()?
             );
         }
         let weights_bytes = runner.memory()?.weights;
-        let probe = Cpu::with_isa(Isa::detect()?).probe(self.threads(), weights_bytes);
+        let subject = Rc::new(Subject::new(args, &model, weights_bytes)?);
+        let threads = self.threads();
+        let probe = Cpu::with_isa(Isa::detect()?).probe(threads, weights_bytes);
+        let probe = Rc::new(probe);
         let modes = match self.engine.compared_modes() {
             Some(modes) => modes.to_vec(),
             None => vec![runner.run_mode()],
         };
         let rounds = self.repetitions as usize + 1;
         let bar = output::progress("bench", tests.len() * modes.len() * rounds);
-        let mut results = Vec::new();
-        for (kind, n, depth) in tests {
+        for test in tests {
             let mut rates = vec![Vec::new(); modes.len()];
             // The first round warms caches and is not counted. Modes are interleaved, so that a slow moment affects all of them.
             for round in 0..=self.repetitions {
                 for (mode, rates) in modes.iter().zip(&mut rates) {
                     runner.set_run_mode(*mode)?;
-                    let seconds = measure(&mut runner, &model, kind, n, depth)?;
+                    let seconds = measure(&mut runner, &model, test)?;
                     if round > 0 {
-                        rates.push(n as f64 / seconds);
+                        rates.push(test.n() as f64 / seconds);
                     }
                     bar.inc(1);
                     if interrupt::requested() {
@@ -157,40 +297,34 @@ impl Bench {
                     }
                 }
             }
-            let test = match depth {
-                0 => format!("{kind}{n}"),
-                _ => format!("{kind}{n}@d{depth}"),
-            };
-            let steps = match kind {
-                "pp" => n.div_ceil(self.engine.batch_size as usize),
-                _ => n,
-            };
+            let steps = test.prompt.div_ceil(self.engine.batch_size as usize) + test.generated;
             for (mode, rates) in modes.iter().zip(&rates) {
                 runner.set_run_mode(*mode)?;
                 runner.set_profiling(true);
-                measure(&mut runner, &model, kind, n, depth)?;
-                let step = StepProfile::new(runner.profile(), steps, n as f64 / mean(rates));
+                measure(&mut runner, &model, test)?;
+                let seconds = test.n() as f64 / mean(rates);
+                let step = StepProfile::new(runner.profile(), steps, seconds);
                 runner.set_profiling(false);
-                results.push(Measured::new(test.clone(), *mode, n, rates, step));
+                results.push(Measured {
+                    subject: subject.clone(),
+                    threads,
+                    probe: probe.clone(),
+                    test: test.name(),
+                    mode: *mode,
+                    n: test.n(),
+                    mean: mean(rates),
+                    stddev: stddev(rates),
+                    step,
+                });
             }
         }
         bar.finish_and_clear();
-        if let Some(Some(file)) = &self.profile {
-            let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
-            let name = model.artifact().name.as_deref().unwrap_or("the model");
-            flame::write(file, name, &named)?;
-        }
-        if let Some(file) = &self.roofline {
-            let named: Vec<_> = results.iter().map(|m| (&m.test[..], &m.step)).collect();
-            let name = model.artifact().name.as_deref().unwrap_or("the model");
-            roofline::write(file, name, &named, &probe)?;
-        }
-        self.report(&results, &probe)
+        Ok(())
     }
 
     fn report_cache(&self, report: &cache::Report) -> Result<()> {
         let mut out = std::io::stdout();
-        if self.json {
+        if self.json || self.output == Format::Json {
             writeln!(
                 out,
                 "{}",
@@ -204,90 +338,9 @@ impl Bench {
         Ok(())
     }
 
-    /// Name of a test, with its run mode if several modes are compared.
-    fn label(&self, measured: &Measured) -> String {
-        match self.engine.compared_modes() {
-            Some(_) => format!("{:<8} {:<18}", measured.test, measured.mode.name()),
-            None => measured.test.clone(),
-        }
-    }
-
     fn threads(&self) -> usize {
-        args::threads(self.engine.threads).unwrap_or_else(Cpu::default_threads)
-    }
-
-    fn report(&self, results: &[Measured], probe: &Probe) -> Result<()> {
-        let threads = self.threads();
-        let isa = Isa::detect()?;
-        let mut out = std::io::stdout();
-        if self.json {
-            let row = |m: &Measured| {
-                json!({
-                    "test": m.test,
-                    "run_mode": m.mode.name(),
-                    "n": m.n,
-                    "tokens_per_second_mean": m.mean,
-                    "tokens_per_second_stddev": m.stddev,
-                    "step": m.step.json(probe),
-                })
-            };
-            let rows: Vec<_> = results.iter().map(row).collect();
-            writeln!(
-                out,
-                "{}",
-                json!({
-                    "results": rows,
-                    "device": self.engine.device.gpu(),
-                    "cpu": cpu_name(),
-                    "isa": isa.name(),
-                    "threads": threads,
-                    "machine": profile::machine(probe),
-                })
-            )?;
-        } else {
-            match self.engine.device.gpu() {
-                Some(gpu) => writeln!(out, "{gpu}")?,
-                None => {
-                    writeln!(out, "{}, {isa}, {threads} threads", cpu_name())?;
-                    writeln!(out, "{}", profile::machine_line(probe))?;
-                }
-            }
-            for m in results {
-                let Measured { mean, stddev, .. } = m;
-                let test = self.label(m);
-                let step = match self.engine.device.gpu() {
-                    Some(_) => m.step.time(),
-                    None => m.step.line(probe),
-                };
-                writeln!(
-                    out,
-                    "{test:<16} {mean:>10.2} ± {stddev:.2} tokens/s   {step}"
-                )?;
-            }
-            if self.profile.is_some() {
-                for m in results {
-                    writeln!(out, "\n{}\n{}", self.label(m), m.step.table(probe))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Measured {
-    fn new(test: String, mode: RunMode, n: usize, rates: &[f64], step: StepProfile) -> Measured {
-        let count = rates.len() as f64;
-        let mean = mean(rates);
-        let variance =
-            rates.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-        Measured {
-            test,
-            mode,
-            n,
-            mean,
-            stddev: variance.sqrt(),
-            step,
-        }
+        let asked = self.engine.threads.as_ref().map(ThreadCounts::first);
+        args::threads(asked).unwrap_or_else(Cpu::default_threads)
     }
 }
 
@@ -295,10 +348,18 @@ fn mean(numbers: &[f64]) -> f64 {
     numbers.iter().sum::<f64>() / numbers.len() as f64
 }
 
-/// Seconds to process `n` prompt tokens in one call, or `n` tokens one by one, after `depth` tokens.
-fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usize) -> Result<f64> {
+/// The standard deviation of a sample.
+fn stddev(numbers: &[f64]) -> f64 {
+    let mean = mean(numbers);
+    let squares = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
+    (squares / (numbers.len() as f64 - 1.0).max(1.0)).sqrt()
+}
+
+/// Seconds to process the prompt in one call and the generated tokens one by one.
+fn measure(runner: &mut Runner, model: &Model, test: Test) -> Result<f64> {
+    let Test { prompt, depth, .. } = test;
     let vocab = model.facts().vocab_size as u32;
-    let tokens: Vec<u32> = (0..(n + depth) as u32)
+    let tokens: Vec<u32> = (0..(test.n() + depth) as u32)
         .map(|i| i.wrapping_mul(2_654_435_761) % vocab)
         .collect();
     // The first `depth` tokens are computed once; later rounds reuse them from the cache.
@@ -308,12 +369,11 @@ fn measure(runner: &mut Runner, model: &Model, kind: &str, n: usize, depth: usiz
     }
     runner.rewind(depth)?;
     let start = Instant::now();
-    if kind == "pp" {
-        runner.feed(&tokens[depth..], |_| true)?;
-    } else {
-        for token in &tokens[depth..] {
-            runner.feed(&[*token], |_| true)?;
-        }
+    if prompt > 0 {
+        runner.feed(&tokens[depth..depth + prompt], |_| true)?;
+    }
+    for token in &tokens[depth + prompt..] {
+        runner.feed(&[*token], |_| true)?;
     }
     Ok(start.elapsed().as_secs_f64())
 }

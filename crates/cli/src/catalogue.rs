@@ -1,6 +1,7 @@
 //! `kvark pull` and `rm`, and models by name for all commands.
 
 use crate::default_head;
+use crate::positional::advice;
 use crate::{interrupt, output};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -98,7 +99,10 @@ impl Pull {
             ModelRef::Path(path) if path.exists() => {
                 bail!("{reference} is a file already")
             }
-            ModelRef::Path(_) => bail!("no such catalogue model: {reference} (see kvark list)"),
+            ModelRef::Path(_) => {
+                let name = reference.to_string();
+                bail!("no such catalogue model: {name}{}", advice(&name))
+            }
         }
     }
 
@@ -200,7 +204,7 @@ fn remove(home: &ModelStore, name: &str) -> Result<PathBuf> {
                 bail!("kvark does not delete models of Ollama: ollama rm {name}:{tag}")
             }
             (HubErrorKind::NotStored { .. }, ModelRef::Path(_)) => {
-                bail!("no such catalogue model: {name} (see kvark list)")
+                bail!("no such catalogue model: {name}{}", advice(name))
             }
             _ => Err(error.into()),
         },
@@ -211,7 +215,10 @@ fn remove(home: &ModelStore, name: &str) -> Result<PathBuf> {
 pub(crate) fn resolve(reference: &ModelRef) -> Result<PathBuf> {
     match reference {
         ModelRef::Path(path) if path.exists() => Ok(path.clone()),
-        ModelRef::Path(_) => bail!("no such file or catalogue model: {reference} (see kvark list)"),
+        ModelRef::Path(_) => {
+            let name = reference.to_string();
+            bail!("no such file or catalogue model: {name}{}", advice(&name))
+        }
         ModelRef::Catalogue(entry) => ensure(entry),
         ModelRef::Hub { .. } | ModelRef::Url(_) => {
             let home = ModelStore::from_env().map_err(advise)?;
@@ -252,8 +259,18 @@ fn fetch(home: &ModelStore, entry: &CatalogueEntry) -> Result<PathBuf> {
     let mut bar = Bar::default();
     let size = output::bytes(entry.download_bytes());
     let what = format!("{} ({size}, licence {})", entry.name, entry.licence);
-    let mut announced = false;
+    let (mut announced, mut waiting) = (false, false);
     let fetched = home.fetch(entry, &mut |progress| {
+        if progress.stage == FetchStage::Wait {
+            if !waiting {
+                output::note(&format!(
+                    "another process fetches {}; waiting for it",
+                    entry.name
+                ));
+                waiting = true;
+            }
+            return !interrupt::requested();
+        }
         announce(&mut announced, &progress, &what);
         bar.show(progress)
     });
@@ -267,6 +284,9 @@ fn download(home: &ModelStore, reference: &ModelRef) -> Result<PathBuf> {
     let _stalling = interrupt::may_stall(interrupted(reference));
     let mut bar = Bar::default();
     let mut announced = false;
+    if std::io::stderr().is_terminal() {
+        output::note(&format!("looking for {reference}"));
+    }
     let downloaded = home.pull(&client, reference, &mut |progress| {
         if progress.total > 0 {
             let what = format!("{reference} ({})", output::bytes(progress.total));

@@ -156,12 +156,17 @@ pub(crate) fn parse(command: Command, arguments: &[OsString]) -> Result<ArgMatch
     let Some((name, given)) = plain.subcommand() else {
         return Ok(plain);
     };
-    if !keys::commands(&command).any(|subcommand| subcommand.get_name() == name) {
+    let is_configured = keys::commands(&command).any(|known| known.get_name() == name);
+    let takes_model = |known: &Command| keys::flag(known, keys::MODEL).is_some();
+    if !is_configured && !command.find_subcommand(name).is_some_and(takes_model) {
         return Ok(plain);
     }
     let configuration = Configuration::load(&command)?;
     if let Some((model, _)) = configuration.value(name, keys::MODEL) {
         args::set_default_model(with_home(&model.concat()));
+    }
+    if !is_configured {
+        return Ok(plain);
     }
     let with_defaults = command.mut_subcommand(name, |subcommand| {
         subcommand.mut_args(|arg| {

@@ -3,7 +3,7 @@
 use crate::args::{self, GraphArgs, ModelArgs};
 use crate::catalogue::HubArgs;
 use crate::device::DeviceArgs;
-use crate::{interrupt, output};
+use crate::{interrupt, output, text_input};
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 use kvark::Model;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Turn texts into embeddings
 #[derive(Args)]
 #[command(
-    after_help = "Prints one line of numbers per text, in order. Embeddings are scaled to unit length, so the dot product of two is \
+    after_help = "Prints one line of numbers per text, in order. Without texts, the lines of standard input are the texts. Embeddings are scaled to unit length, so the dot product of two is \
 their cosine similarity.
 
 MODEL is an encoder (GGUF of the architectures bert and nomic-bert), or a decoder trained for embeddings, of which \
@@ -27,7 +27,7 @@ the last token's hidden state is used. There is no KV cache. --pooling overrides
 Examples:
   kvark embed all-minilm.gguf \"a cat\" \"a kitten\"
   kvark embed all-minilm.gguf --file sentences.txt > vectors.txt
-  cat sentences.txt | kvark embed all-minilm.gguf --file - --truncate --json
+  cat sentences.txt | kvark embed all-minilm.gguf --truncate --json
   kvark embed -m bge-small.gguf --pooling cls --no-normalize \"a text\""
 )]
 pub(crate) struct Embed {
@@ -130,15 +130,13 @@ impl Embed {
         let model = model.context("no model: give an encoder, such as all-minilm.gguf")?;
         let texts: Vec<String> = given.collect();
         let texts = match &self.file {
-            Some(path) if texts.is_empty() => {
-                let whole = crate::text_input::read_text(path)?;
-                whole.lines().map(str::to_owned).collect()
-            }
+            Some(path) if texts.is_empty() => lines(&text_input::read_text(path)?),
             Some(_) => bail!("give texts either as arguments or with --file, not both"),
+            None if texts.is_empty() => text_input::piped()?.map_or(vec![], |text| lines(&text)),
             None => texts,
         };
         if texts.is_empty() {
-            bail!("nothing to embed: give texts after the model, or --file");
+            bail!("nothing to embed: give texts after the model, with --file, or in a pipe");
         }
         Ok((ModelArgs::named(Some(model)), texts))
     }
@@ -154,6 +152,11 @@ impl Embed {
             compile: self.graph.compile(self.threads, false)?,
         })
     }
+}
+
+/// The lines of a text, each of which is embedded.
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
 }
 
 fn report(embedder: &Embedder, normalized: bool, found: &[Embedding], time: Duration) -> Value {

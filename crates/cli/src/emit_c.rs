@@ -33,16 +33,16 @@ pub(crate) struct EmitC {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Context length in tokens [default: the length the model was trained for]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = args::context_size)]
     ctx_size: Option<u32>,
     /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
     /// Storage type of cached keys: f32, f16 or f8_e4m3
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
+    #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_k: KvStorage,
     /// Storage type of cached values: f32, f16 or f8_e4m3
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
+    #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_v: KvStorage,
     /// Number of threads of the program
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]

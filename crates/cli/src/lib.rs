@@ -18,21 +18,28 @@ mod interrupt;
 mod list;
 mod man;
 mod messages;
+mod named_value;
+mod nearest;
 mod npy;
 mod output;
 mod plan;
+mod positional;
 mod prompt;
+mod ps;
 mod run;
 mod sampling;
 mod score;
 mod serve;
+mod show;
 mod single_dash;
 mod spec_trace;
 mod speculation;
 mod text_input;
 mod tokenize;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use anyhow::anyhow;
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use kvark::{RuntimeError, RuntimeErrorKind};
 use std::ffi::OsString;
 
 /// Run language models on your own machine.
@@ -50,12 +57,13 @@ use std::ffi::OsString;
   kvark chat                                      talk to the default model
   kvark run \"The capital of France is\" -n 16      complete a prompt
   kvark run model.gguf -f prompt.txt --json       machine-readable output
-  kvark embed encoder.gguf \"a cat\" \"a kitten\"    texts as vectors
-  kvark run -hf OWNER/REPO:Q8_0 -p \"Hello\"         a model of the Hugging Face hub
-  kvark list                                      models that are there or can be had by name
+  kvark embed encoder.gguf \"a cat\" \"a kitten\"     texts as vectors
+  kvark run -hf OWNER/REPO:Q8_0 -p \"Hello\"        a model of Hugging Face's hub
+  kvark list                                      models that have a name
+  kvark show gemma3                               what a model is
   kvark inspect model.gguf                        what is in a file
-  kvark plan model.gguf -c 32768                  the memory that a run will take
-  kvark config                                    defaults, and where they come from
+  kvark plan model.gguf -c 32768                  the memory of a run
+  kvark config                                    defaults and their sources
 
 kvark COMMAND --help tells more about a command."
 )]
@@ -69,6 +77,7 @@ enum Command {
     Run(Box<run::Run>),
     Chat(Box<chat::Chat>),
     Serve(serve::Serve),
+    Ps(ps::Ps),
     Score(score::Score),
     Embed(embed::Embed),
     Bench(bench::Bench),
@@ -76,6 +85,7 @@ enum Command {
     Export(export::Export),
     EmitC(emit_c::EmitC),
     Plan(plan::Plan),
+    Show(show::Show),
     Inspect(inspect::Inspect),
     Tokenize(tokenize::Tokenize),
     Detokenize(tokenize::Detokenize),
@@ -93,20 +103,47 @@ fn command() -> clap::Command {
         true => arg,
         false => arg.allow_negative_numbers(true),
     };
-    // As elsewhere, the last one of a repeated flag counts; lists grow.
-    Cli::command().mut_subcommands(|command| command.mut_args(numbers).args_override_self(true))
+    // As elsewhere, the last one of a repeated flag counts, and lists grow. Only one of two models would be used: an error.
+    let last_counts = |arg: clap::Arg| match arg.get_id().as_str() {
+        "model" | "hf_repo" => arg,
+        _ if arg.is_positional() || matches!(arg.get_action(), ArgAction::Append) => arg,
+        id => {
+            let id = clap::Id::from(id.to_owned());
+            arg.overrides_with(id)
+        }
+    };
+    Cli::command().mut_subcommands(|command| command.mut_args(numbers).mut_args(last_counts))
 }
+
+/// Exit code of wrong usage, as clap's.
+const WRONG_USAGE: u8 = 2;
 
 /// Runs the command with these arguments, of which the first is the program's name. Returns the exit code. Wrong usage and
 /// help end the process.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     interrupt::install(output::note);
-    let arguments = single_dash::spell_out(arguments);
-    let code = match config::parse(command(), &arguments).and_then(run) {
+    let arguments = match single_dash::spell_out(arguments) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            output::note(&format!("error: {message}"));
+            return WRONG_USAGE;
+        }
+    };
+    let mut arguments = arguments;
+    // A user who names nothing to do wants to talk.
+    if arguments.len() == 1 && output::is_interactive() {
+        arguments.push("chat".into());
+    }
+    let given = arguments.get(1).and_then(|word| word.to_str());
+    if let Some(message) = given.and_then(|word| unknown_command(&command(), word)) {
+        output::note(&format!("error: {message}"));
+        return WRONG_USAGE;
+    }
+    let code = match execute(&arguments) {
         Ok(()) => 0,
         Err(error) if output::is_closed_pipe(&error) => 0,
         Err(error) => {
-            output::error(&error);
+            output::error(&advise(error));
             1
         }
     };
@@ -116,13 +153,59 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Runs the command that was parsed.
-fn run(matches: clap::ArgMatches) -> anyhow::Result<()> {
+/// The message about a word in the place of a command, if there is no such command.
+fn unknown_command(known: &clap::Command, word: &str) -> Option<String> {
+    let names = || known.get_subcommands().map(clap::Command::get_name);
+    if word.is_empty()
+        || word.starts_with('-')
+        || word == "help"
+        || names().any(|name| name == word)
+    {
+        return None;
+    }
+    let advice = match nearest::nearest(word, names(), (word.chars().count() - 1).min(2)) {
+        Some(near) => format!("did you mean kvark {near}?"),
+        None => "kvark help lists the commands".to_owned(),
+    };
+    Some(format!("there is no command {word:?}; {advice}"))
+}
+
+/// The arguments of `kvark run` as those of `kvark chat`.
+fn as_chat(arguments: &[OsString]) -> Vec<OsString> {
+    let mut own = arguments.to_vec();
+    if let Some(command) = own.get_mut(1) {
+        *command = "chat".into();
+    }
+    own.retain(|argument| argument != "--chat");
+    own
+}
+
+/// Adds the flag that helps to an error of the library, which knows no flags.
+fn advise(error: anyhow::Error) -> anyhow::Error {
+    let kind = error.downcast_ref().map(RuntimeError::kind);
+    if let Some(RuntimeErrorKind::PromptTooLong {
+        tokens,
+        room,
+        capacity,
+    }) = kind
+    {
+        // One token more, for the answer.
+        let needed = (capacity - room + tokens + 1).next_multiple_of(64);
+        return anyhow!("{error}; -c {needed} makes the context large enough");
+    }
+    error
+}
+
+/// Runs the command of the arguments.
+fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
+    let matches = config::parse(command(), arguments)?;
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
+        Command::Run(command) if command.is_chat_without_prompt()? => execute(&as_chat(arguments)),
         Command::Run(command) => command.execute(),
         Command::Chat(command) => command.execute(),
         Command::Serve(command) => command.execute(),
+        Command::Ps(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::Embed(command) => command.execute(),
         Command::Bench(command) => command.execute(),
@@ -130,6 +213,7 @@ fn run(matches: clap::ArgMatches) -> anyhow::Result<()> {
         Command::Export(command) => command.execute(),
         Command::EmitC(command) => command.execute(),
         Command::Plan(command) => command.execute(),
+        Command::Show(command) => command.execute(),
         Command::Inspect(command) => command.execute(),
         Command::Tokenize(command) => command.execute(),
         Command::Detokenize(command) => command.execute(),

@@ -3,6 +3,7 @@
 use crate::output;
 use anyhow::Result;
 use clap::Args;
+use console::Term;
 use kvark::catalogue::{CatalogueEntry, FileState, MODELS};
 use kvark::hub::{ModelSource, ModelStore, OllamaStore, StoredModel};
 use kvark::model::gguf::Gguf;
@@ -63,13 +64,14 @@ impl List {
         }
         let longest = rows.iter().map(|row| row.name.chars().count()).max();
         let width = longest.unwrap_or(0).max(24);
+        let columns = terminal_columns();
         writeln!(
             out,
             "{:<width$}{:>9}  {:<8}{:>8}  {:<12}  FILE",
             "NAME", "SIZE", "QUANT", "CONTEXT", "LAST USE"
         )?;
         for row in &rows {
-            row.print(&mut out, width)?;
+            row.print(&mut out, width, columns)?;
         }
         let packed = home.packed_bytes();
         if packed > 0 {
@@ -163,7 +165,8 @@ impl Row {
         })
     }
 
-    fn print(&self, out: &mut impl Write, width: usize) -> Result<()> {
+    /// Prints the row. What is longer than `columns` goes to lines of its own, broken between words.
+    fn print(&self, out: &mut impl Write, width: usize, columns: usize) -> Result<()> {
         let (name, size) = (&self.name, output::bytes(self.bytes));
         let quantisation = self.quantisation.as_deref().unwrap_or("-");
         let context = self.context.map_or("-".to_owned(), |n| n.to_string());
@@ -175,14 +178,27 @@ impl Row {
             (remark, true) => format!("{remark}: {path}"),
             (remark, false) => remark.to_owned(),
         };
-        writeln!(
-            out,
-            "{name:<width$}{size:>9}  {quantisation:<8}{context:>8}  {used:<12}  {there}"
-        )?;
+        let first = format!("{name:<width$}{size:>9}  {quantisation:<8}{context:>8}  {used:<12}  ");
+        let indented = |out: &mut dyn Write, text: &str| -> std::io::Result<()> {
+            for line in wrapped(text, columns.saturating_sub(INDENT.len())) {
+                writeln!(out, "{INDENT}{line}")?;
+            }
+            Ok(())
+        };
+        match first.chars().count() + there.chars().count() <= columns {
+            true => writeln!(out, "{first}{there}")?,
+            false => {
+                writeln!(out, "{}", first.trim_end())?;
+                indented(out, &there)?;
+            }
+        }
         if let Some(entry) = self.entry {
             let (description, licence) = (entry.description, entry.licence);
             let aliases = entry.aliases.join(", ");
-            writeln!(out, "    {description} (licence {licence}; also {aliases})")?;
+            indented(
+                out,
+                &format!("{description} (licence {licence}; also {aliases})"),
+            )?;
         }
         Ok(())
     }
@@ -209,8 +225,33 @@ impl Row {
     }
 }
 
-/// The type that most bytes of a model's weights have, and its context, as far as the file can be read.
-fn facts(path: &Path) -> (Option<String>, Option<usize>) {
+const INDENT: &str = "    ";
+
+/// The width of the terminal; without one, lines are as long as their text.
+fn terminal_columns() -> usize {
+    let terminal = Term::stdout();
+    let size = terminal.size_checked().filter(|_| terminal.is_term());
+    size.map_or(usize::MAX, |(_, columns)| usize::from(columns))
+}
+
+/// The text in lines of at most `columns` characters, broken between words. A longer word has a line of its own.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = vec![];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The quantisation that a file states, or else the type that most bytes of its weights have, and the model's context, as far
+/// as the file can be read.
+pub(crate) fn facts(path: &Path) -> (Option<String>, Option<usize>) {
     let Ok(file) = Gguf::open(path) else {
         return (None, None);
     };
@@ -222,7 +263,38 @@ fn facts(path: &Path) -> (Option<String>, Option<usize>) {
     let architecture = file.metadata.str("general.architecture").ok().flatten();
     let key = format!("{}.context_length", architecture.unwrap_or_default());
     let context = file.metadata.usize(&key).ok().flatten();
-    (most.map(|(name, _)| name.to_uppercase()), context)
+    let stated = file.metadata.usize("general.file_type").ok().flatten();
+    let stated = stated
+        .and_then(quantisation_of_file_type)
+        .map(str::to_owned);
+    let most = || most.map(|(name, _)| name.to_uppercase());
+    (stated.or_else(most), context)
+}
+
+/// The quantisation that the key `general.file_type` of a GGUF file states, by llama.cpp's numbers.
+fn quantisation_of_file_type(number: usize) -> Option<&'static str> {
+    Some(match number {
+        0 => "F32",
+        1 => "F16",
+        2 => "Q4_0",
+        3 => "Q4_1",
+        7 => "Q8_0",
+        8 => "Q5_0",
+        9 => "Q5_1",
+        10 => "Q2_K",
+        11 => "Q3_K_S",
+        12 => "Q3_K_M",
+        13 => "Q3_K_L",
+        14 => "Q4_K_S",
+        15 => "Q4_K_M",
+        16 => "Q5_K_S",
+        17 => "Q5_K_M",
+        18 => "Q6_K",
+        25 => "IQ4_NL",
+        30 => "IQ4_XS",
+        32 => "BF16",
+        _ => return None,
+    })
 }
 
 /// The time since then, in the largest unit.
@@ -246,6 +318,12 @@ fn ago(time: SystemTime) -> String {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(wrapped("ab cd efghij k", 5), ["ab cd", "efghij", "k"]);
+        assert_eq!(wrapped("ab cd", usize::MAX), ["ab cd"]);
+    }
 
     #[test]
     fn times_in_words() {

@@ -1,5 +1,6 @@
 //! `kvark man`: manual pages, made of the same text as `--help`.
 
+use crate::nearest::nearest;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap_mangen::roff::{Roff, roman};
@@ -37,11 +38,19 @@ impl Man {
                 None => &command,
                 Some(name) => match command.find_subcommand(name) {
                     Some(subcommand) => subcommand,
-                    None => bail!("no such command: {name} (see kvark help)"),
+                    None => {
+                        let names = command.get_subcommands().map(clap::Command::get_name);
+                        match nearest(name, names, 2) {
+                            Some(near) => bail!("no such command: {name}; did you mean {near}?"),
+                            None => bail!("no such command: {name} (see kvark help)"),
+                        }
+                    }
                 },
             };
             return Ok(std::io::stdout().write_all(&render(page)?)?);
         };
+        std::fs::create_dir_all(&dir)
+            .with_context(|| format!("cannot create {}", dir.display()))?;
         for page in std::iter::once(&command).chain(command.get_subcommands()) {
             let path = dir.join(format!("{}.1", page_name(page)));
             std::fs::write(&path, render(page)?)

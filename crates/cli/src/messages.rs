@@ -8,11 +8,11 @@ use std::path::Path;
 /// Reads a list of objects with `role` and `content`, or an object that holds it under `messages`, as the OpenAI API has it.
 /// A content may be a text or a list of text parts.
 pub(crate) fn read(file: &Path) -> Result<Vec<Message>> {
-    let name = file.display();
+    let name = crate::text_input::input_name(file);
     let text = crate::text_input::read_text(file)?;
     let value: Value =
         serde_json::from_str(&text).with_context(|| format!("{name} is not JSON"))?;
-    parse(&value).with_context(|| name.to_string())
+    parse(&value).with_context(|| name)
 }
 
 fn parse(value: &Value) -> Result<Vec<Message>> {

@@ -3,8 +3,9 @@
 
 use crate::interrupt;
 use console::Term;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use kvark::backend::ProgressCallback;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,9 +15,21 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Prints an error on one line.
 pub(crate) fn error(error: &anyhow::Error) {
-    let text = format!("{error:#}");
+    note(&format!("error: {}", error_text(error)));
+}
+
+/// An error and its causes on one line. A cause that the message before it has quoted is left out.
+pub(crate) fn error_text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
     let words: Vec<&str> = text.split_whitespace().collect();
-    note(&format!("error: {}", words.join(" ")));
+    words.join(" ")
 }
 
 /// Prints a message to stderr. Write errors are ignored.
@@ -32,6 +45,11 @@ pub(crate) fn warn(what: &str) {
         note(&format!("warning: {what}"));
         warned.push(what.to_owned());
     }
+}
+
+/// Whether a user types at a terminal and reads there.
+pub(crate) fn is_interactive() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 /// Prints text and flushes, so that partial lines appear.
@@ -51,11 +69,7 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 
 /// Progress bar over `total` steps, shown only on a terminal and after a delay.
 pub(crate) fn progress(what: &'static str, total: usize) -> ProgressBar {
-    bar(
-        what,
-        total as u64,
-        "{msg} [BAR] {pos}/{len} {per_sec} {eta}",
-    )
+    bar(what, total as u64, "{msg} [BAR] {pos}/{len} {rate} {eta}")
 }
 
 /// The same over bytes.
@@ -65,6 +79,14 @@ pub(crate) fn bytes_progress(what: &'static str, total: u64) -> ProgressBar {
         total,
         "{msg:8} [BAR] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
     )
+}
+
+/// Formats a number of steps per second.
+fn rate(per_second: f64) -> String {
+    match per_second < 10.0 {
+        true => format!("{per_second:.1}/s"),
+        false => format!("{per_second:.0}/s"),
+    }
 }
 
 /// Terminal width in columns from which a bar of 30 characters and its labels fit on one line.
@@ -79,6 +101,10 @@ fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
             .is_some_and(|(_, columns)| columns >= WIDE);
         let template = template.replace("BAR", if wide { "{bar:30}" } else { "{wide_bar}" });
         let style = ProgressStyle::with_template(&template).expect("a valid template");
+        let style = style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+            // The bar has no place for an error.
+            let _ = write!(out, "{}", rate(state.per_sec()));
+        });
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
@@ -123,4 +149,29 @@ pub(crate) fn measured(tokens: usize, rate: Option<f64>) -> String {
 /// Formats a number of bytes with a unit.
 pub(crate) fn bytes(n: u64) -> String {
     kvark::memory::size_text(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn rates_have_few_digits() {
+        assert_eq!(rate(116_090.603), "116091/s");
+        assert_eq!(rate(4.26), "4.3/s");
+    }
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let cause = || io::Error::from(io::ErrorKind::NotFound);
+        let plain = Err::<(), _>(cause()).context("cannot read x").unwrap_err();
+        assert_eq!(error_text(&plain), "cannot read x: entity not found");
+        let quoted = Err::<(), _>(cause())
+            .context(format!("cannot read x: {}", cause()))
+            .context("--grammar")
+            .unwrap_err();
+        let want = "--grammar: cannot read x: entity not found";
+        assert_eq!(error_text(&quoted), want);
+    }
 }

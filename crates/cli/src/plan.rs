@@ -6,6 +6,7 @@ mod image;
 mod map;
 mod picture;
 mod report;
+mod room;
 pub(crate) mod scene;
 pub(crate) mod svg;
 
@@ -18,13 +19,15 @@ use kvark::backend::CompileOptions;
 use kvark::cache::KvStorage;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::model::Blueprint;
+use room::Room;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Show the memory that a run needs
 #[derive(Args)]
 #[command(
-    after_help = "MODEL may also be a Hugging Face config.json. Weights are not read. Several contexts or types make a table.
+    after_help = "MODEL may also be a Hugging Face config.json. Weights are not read. The last line says whether the run fits: into the \
+free memory, or into what a cgroup or ulimit -v leaves. Several contexts or types make a table.
 
 Examples:
   kvark plan
@@ -38,16 +41,16 @@ pub(crate) struct Plan {
     #[command(flatten)]
     model: ModelArgs,
     /// Context length in tokens, or several to compare [default: the length the model was trained for]
-    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = args::context_size)]
     ctx_size: Vec<u32>,
     /// Storage types of keys and values to compare
-    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = args::storage)]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', hide_possible_values = true, value_parser = args::storage_names())]
     compare: Vec<KvStorage>,
     /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
+    #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_k: KvStorage,
     /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = args::storage)]
+    #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_v: KvStorage,
     /// Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates
     #[arg(long, value_name = "KIND", default_value = "sequence")]
@@ -162,6 +165,7 @@ impl Plan {
         if let Some(limit) = self.mem_limit {
             first.check(MemoryLimit::Bytes(limit), &*backend)?;
         }
+        let room = Room::new(&first, &*backend);
         let tables = self.ctx_size.len() > 1 || !self.compare.is_empty();
         let table = match tables {
             true => Some(compare::Table::new(
@@ -176,6 +180,7 @@ impl Plan {
         let mut out = BufWriter::new(std::io::stdout().lock());
         if self.json {
             let mut object = report::json(&subject.name, &first);
+            room.add_to(&mut object);
             if let Some(table) = &table {
                 object["table"] = table.json();
             }
@@ -186,6 +191,7 @@ impl Plan {
             table.print(&mut out, &subject.name)?;
         } else {
             report::print(&mut out, &subject.name, &first)?;
+            room.print(&mut out)?;
         }
         out.flush()?;
         Ok(())

@@ -33,7 +33,8 @@ use std::time::Instant;
 #[command(
     group = ArgGroup::new("conversation").multiple(true),
     after_help = "A single argument is the model if it is a file, a catalogue name or looks like a file's name; otherwise it is the \
-prompt. Without a prompt, text that is piped to standard input is the prompt, without the line end after it.
+prompt. Without a prompt, text that is piped to standard input is the prompt; at a terminal, kvark run MODEL opens a chat. The line end after the text of a file or a pipe is \
+not part of the prompt. A folder or file with a catalogue's name is written ./NAME.
 
 Examples:
   kvark run \"The capital of France is\" -n 16 --temp 0

@@ -1,7 +1,7 @@
 //! `kvark score`: how likely the model finds a text.
 
-use crate::args::{EngineArgs, ModelArgs, token_ids};
-use crate::text_input::TextArgs;
+use crate::args::{EngineArgs, token_ids};
+use crate::positional::ModelTextArgs;
 use crate::{interrupt, output, prompt};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -19,6 +19,7 @@ With --stride, a text longer than the context is scored in windows of the contex
 tokens that the one before did not reach. A small stride gives each token more context, and takes longer.
 
 Examples:
+  kvark score \"The capital of France is Paris.\"
   kvark score -p \"The capital of France is Paris.\"
   kvark score model.gguf -f prose.txt --json
   kvark score -f book.txt -c 2048 --stride 1024
@@ -26,9 +27,7 @@ Examples:
 )]
 pub(crate) struct Score {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    text: TextArgs,
+    input: ModelTextArgs,
     /// The sequence as token ids, such as 1,2,3
     #[arg(long, value_name = "IDS", value_parser = token_ids, conflicts_with = "text")]
     token_ids: Option<TokenIds>,
@@ -47,13 +46,16 @@ type TokenIds = Vec<u32>;
 
 impl Score {
     pub(crate) fn execute(self) -> Result<()> {
-        let text = self.text.read()?;
+        let ids = self.token_ids.as_ref().map(|_| "--token-ids");
+        let (model, text) = self.input.resolve(ids)?;
         if text.is_none() && self.token_ids.is_none() {
-            bail!("nothing to score: give --prompt, --file or --token-ids");
+            bail!(
+                "nothing to score: give a text after the model, with --prompt, --file or --token-ids, or in a pipe"
+            );
         }
         let _listening = interrupt::listen();
         self.engine.check_one_mode()?;
-        let model = self.model.open(&self.engine)?;
+        let model = model.open(&self.engine)?;
         let ids = match (self.token_ids, text) {
             (Some(ids), _) => ids,
             (None, text) => prompt::plain(&model, &text.unwrap_or_default())?,
@@ -74,8 +76,10 @@ impl Score {
         };
         bar.finish_and_clear();
         let score = score.map_err(|error| match error.kind() {
-            RuntimeErrorKind::PromptTooLong { capacity, .. } => anyhow!(
-                "{error}; --stride {} scores it in windows",
+            RuntimeErrorKind::PromptTooLong {
+                capacity, tokens, ..
+            } => anyhow!(
+                "{error}; -c {tokens} makes the context large enough, and --stride {} scores the text in windows",
                 (capacity / 2).max(1)
             ),
             _ => error.into(),

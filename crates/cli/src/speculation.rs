@@ -2,6 +2,7 @@
 
 use crate::args::{self, EngineArgs, ModelArgs};
 use crate::default_head;
+use crate::named_value::NamedValue;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::generate::{GenerateEvent, GenerateOptions, GenerateOutput, Sampler};
@@ -21,7 +22,7 @@ pub(crate) struct SpecArgs {
     /// Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the
     /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), auto (what is there, where it pays) or none
     /// [default: none, or the kind of -md]
-    #[arg(long, value_name = "TYPE", value_parser = spec_type)]
+    #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = spec_types())]
     spec_type: Option<SpecChoice>,
     /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
     /// NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its
@@ -45,6 +46,12 @@ pub(crate) struct SpecArgs {
 /// The value of `--spec-type`; `None` is `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpecChoice(Option<SpecType>);
+
+/// The parser of types.
+fn spec_types() -> NamedValue<SpecChoice> {
+    let names = SpecType::ALL.map(SpecType::name).into_iter();
+    NamedValue::new(names.chain(["none"]), spec_type)
+}
 
 fn spec_type(name: &str) -> Result<SpecChoice, String> {
     if name == "none" {

@@ -2,7 +2,8 @@
 
 use crate::args::{ModelArgs, token_ids};
 use crate::catalogue::HubArgs;
-use crate::text_input::TextArgs;
+use crate::positional::ModelTextArgs;
+use crate::text_input;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::model::open_tokenizer;
@@ -13,14 +14,13 @@ use std::io::Write;
 /// Turn text into token ids
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kvark tokenize -p \"Hello, world\"
+  kvark tokenize \"Hello, world\"
+  echo \"Hello, world\" | kvark tokenize
   kvark tokenize model.gguf --file prose.txt --bos --json
   kvark tokenize --special -p \"<|im_start|>user\"")]
 pub(crate) struct Tokenize {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    text: TextArgs,
+    input: ModelTextArgs,
     /// Add the model's BOS token, if it has one
     #[arg(long)]
     bos: bool,
@@ -35,7 +35,8 @@ pub(crate) struct Tokenize {
 /// Turn token ids into text
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kvark detokenize --token-ids 19556,28,905
+  kvark detokenize 19556,28,905
+  kvark tokenize \"Hello, world\" | kvark detokenize
   kvark detokenize model.gguf 1 2 3
   kvark detokenize -m model.gguf --token-ids 1,2,3 --json")]
 pub(crate) struct Detokenize {
@@ -63,9 +64,11 @@ type TokenIds = Vec<u32>;
 
 impl Tokenize {
     pub(crate) fn execute(self) -> Result<()> {
-        let text = self.text.read()?;
-        let text = text.context("nothing to tokenize: give --prompt or --file")?;
-        let tokenizer = open_tokenizer(&self.model.path()?)?;
+        let (model, text) = self.input.resolve(None)?;
+        let text = text.context(
+            "nothing to tokenize: give a text after the model, with --prompt or --file, or in a pipe",
+        )?;
+        let tokenizer = open_tokenizer(&model.path()?)?;
         let options = EncodeOptions {
             bos: self.bos,
             special: self.special,
@@ -105,6 +108,7 @@ impl Detokenize {
     /// The model and the ids; the first positional argument can be either.
     fn arguments(&self) -> Result<(ModelArgs, TokenIds)> {
         let mut rest = self.positional.as_slice();
+        let piped: Vec<String>;
         let mut named = self.model.clone().or_else(|| self.hub.reference());
         if let (None, [first, more @ ..]) = (&named, rest)
             && token_ids(first).is_err()
@@ -112,12 +116,18 @@ impl Detokenize {
             named = Some(first.clone());
             rest = more;
         }
+        if rest.is_empty() && self.token_ids.is_none() {
+            piped = text_input::piped()?.into_iter().collect();
+            rest = &piped;
+        }
         let ids = match (&self.token_ids, rest) {
             (Some(ids), []) => ids.clone(),
             (Some(_), [extra, ..]) => {
                 bail!("unexpected argument {extra:?}: token ids are already given by --token-ids")
             }
-            (None, []) => bail!("no token ids: give --token-ids, or ids after the model"),
+            (None, []) => {
+                bail!("no token ids: give ids after the model, with --token-ids, or in a pipe")
+            }
             (None, words) => {
                 let lists: Result<Vec<_>, _> = words.iter().map(|word| token_ids(word)).collect();
                 lists.map_err(anyhow::Error::msg)?.concat()

@@ -20,8 +20,7 @@ impl AlignedBuffer {
     pub(crate) fn new(bytes: usize) -> Result<AlignedBuffer, BackendError> {
         let count = bytes.div_ceil(size_of::<Line>());
         let mut lines = Vec::new();
-        lines
-            .try_reserve_exact(count)
+        base::fallible(|| lines.try_reserve_exact(count))
             .map_err(|_| BackendErrorKind::OutOfMemory(bytes))?;
         lines.resize(count, Line::default());
         Ok(AlignedBuffer { lines })

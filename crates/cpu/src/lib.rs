@@ -15,6 +15,7 @@
 
 mod aligned;
 mod exec;
+mod exiting_allocator;
 mod isa;
 mod kernels;
 mod kv;
@@ -23,6 +24,7 @@ mod roofline;
 mod simd;
 mod thread_pool;
 
+pub use exiting_allocator::ExitingAllocator;
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 pub use kernels::matmul::quantised::packed_file::remove_stale_packed_files as tidy_packed;
 pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainStrip, plain_strips};
@@ -122,6 +124,10 @@ impl Backend for Cpu {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        base::available_memory()
+        Some(base::available_memory()?.bytes)
+    }
+
+    fn memory_bound(&self) -> base::MemoryBound {
+        base::available_memory().map_or(base::MemoryBound::Free, |memory| memory.bound)
     }
 }

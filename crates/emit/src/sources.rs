@@ -76,7 +76,7 @@ pub(crate) fn all(
             "main.c",
             fill(
                 include_str!("../templates/main.c"),
-                &[("about", about), ("run", &run)],
+                &[("about", about), ("usage", &usage(about)), ("run", &run)],
             ),
         ),
         (
@@ -511,4 +511,19 @@ fn source(
             ("functions", &functions),
         ],
     ))
+}
+
+/// The text of a C comment as a string literal, one line of C per line: what `--help` prints.
+fn usage(comment: &str) -> String {
+    let text = comment
+        .trim()
+        .trim_start_matches("/*")
+        .trim_end_matches("*/");
+    let lines = text.trim_end().lines().map(|line| {
+        let line = line.trim_start().trim_start_matches('*');
+        let line = line.strip_prefix(' ').unwrap_or(line);
+        let line = line.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("    \"{line}\\n\"")
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }

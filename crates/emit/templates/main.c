@@ -70,6 +70,19 @@ static void hold(const volatile unsigned char *weights, size_t weight_bytes, voi
     memset(state, 0, MODEL_STATE_BYTES);
 }
 
+static const char usage[] =
+@usage@;
+
+static int is_help(const char *argument)
+{
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
+
+static int help(void)
+{
+    return fputs(usage, stdout) < 0;
+}
+
 static int fail(const char *what, const char *why)
 {
     fprintf(stderr, "error: %s: %s\n", what, why);

@@ -3,6 +3,8 @@ int main(int argc, char **argv)
     const char *weights_path = "weights.bin";
     size_t weight_bytes = 0;
     for (int i = 1; i < argc; i++) {
+        if (is_help(argv[i]))
+            return help();
         if (strcmp(argv[i], "-w") != 0 || i + 1 == argc)
             return fail(argv[i], "unknown argument");
         weights_path = argv[++i];

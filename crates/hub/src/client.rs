@@ -12,7 +12,11 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 /// Redirects that are followed.
 const MAX_REDIRECTS: usize = 10;
 /// Time in which a connection must be made.
-const CONNECT: Duration = Duration::from_secs(20);
+const CONNECT: Duration = Duration::from_secs(10);
+/// Attempts without a connection after which the server counts as unreachable: who is offline need not wait.
+const UNCONNECTED_ATTEMPTS: u32 = 2;
+/// Time in which a running server must answer: it may be computing.
+const SERVER_SILENCE: Duration = Duration::from_secs(5);
 /// Bytes of an answer that is not a file, such as a list of files.
 const MAX_TEXT: u64 = 64 << 20;
 
@@ -48,6 +52,8 @@ pub(crate) struct LinkedFile {
 pub(crate) enum Failure {
     /// Another attempt may succeed, after a pause of at least this length.
     Again(String, Option<Duration>),
+    /// There is no connection to the server; a few more attempts tell a moment's failure from a missing network.
+    NoConnection(String),
     /// No other attempt can.
     Final(HubErrorKind),
 }
@@ -90,6 +96,17 @@ impl HubClient {
             options: Arc::new(options.clone()),
             proxied: configure().build().into(),
             direct: configure().proxy(None).build().into(),
+        })
+    }
+
+    /// A client of one server, which gets the key. It asks once and does not wait long.
+    pub(crate) fn for_server(address: &str, key: Option<&str>) -> Result<HubClient, HubError> {
+        HubClient::new(&HubOptions {
+            endpoint: address.to_owned(),
+            token: key.map(str::to_owned),
+            attempts: 1,
+            silence: SERVER_SILENCE,
+            ..HubOptions::default()
         })
     }
 
@@ -165,6 +182,7 @@ impl HubClient {
                 message: reason(&error),
                 attempts: 1,
             }),
+            error if is_without_connection(&error) => Failure::NoConnection(reason(&error)),
             error => Failure::Again(reason(&error), None),
         })
     }
@@ -180,8 +198,22 @@ impl HubClient {
         loop {
             match attempt() {
                 Ok(value) => return Ok(value),
-                Err(Failure::Final(kind)) => return Err(kind.into()),
-                Err(Failure::Again(message, asked)) => {
+                Err(Failure::NoConnection(message))
+                    if failures + 1 >= UNCONNECTED_ATTEMPTS.min(self.options.attempts) =>
+                {
+                    return Err(HubErrorKind::Unreachable {
+                        url: url::shown(address),
+                        message,
+                        attempts: failures + 1,
+                    }
+                    .into());
+                }
+                Err(failure) => {
+                    let (message, asked) = match failure {
+                        Failure::Again(message, asked) => (message, asked),
+                        Failure::NoConnection(message) => (message, None),
+                        Failure::Final(kind) => return Err(kind.into()),
+                    };
                     failures += 1;
                     let pause = self.pause(address, failures, message, asked)?;
                     if !wait(pause, cancelled) {
@@ -309,6 +341,25 @@ fn retry_after(text: &str) -> Option<Duration> {
     Some(date.saturating_sub(std::time::UNIX_EPOCH.elapsed().ok()?))
 }
 
+/// Whether no connection to the server was made.
+fn is_without_connection(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind;
+    match error {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => true,
+        // The standard library has no kind for a name that cannot be resolved.
+        ureq::Error::Io(error) if error.to_string().contains("lookup address") => true,
+        ureq::Error::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::NetworkDown
+        ),
+        _ => false,
+    }
+}
+
 fn is_tls(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
@@ -355,6 +406,22 @@ mod tests {
         let later = retry_after("Sat, 06 Nov 2094 08:49:37 GMT").unwrap();
         assert!(later > Duration::from_secs(1 << 30));
         assert_eq!(retry_after("soon"), None);
+    }
+
+    #[test]
+    fn a_missing_network_is_told_from_a_cut_connection() {
+        use std::io::{Error, ErrorKind};
+        let lookup =
+            Error::other("failed to lookup address information: Name or service not known");
+        let table = [
+            (ureq::Error::HostNotFound, true),
+            (ureq::Error::Io(lookup), true),
+            (ureq::Error::Io(ErrorKind::ConnectionRefused.into()), true),
+            (ureq::Error::Io(ErrorKind::ConnectionReset.into()), false),
+        ];
+        for (error, want) in table {
+            assert_eq!(is_without_connection(&error), want, "{error}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod part_file;
 mod pieces;
 mod transfer;
 
-pub(crate) use part_file::{PartFile, part_path, state_path, unfinished_bytes};
+pub(crate) use part_file::{PartFile, is_same_file, part_path, state_path, unfinished_bytes};
 
 use crate::catalogue::FetchStage;
 use crate::client::{Answer, Failure, HubClient, content_length};

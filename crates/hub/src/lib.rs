@@ -27,6 +27,7 @@ mod pull;
 mod quantisation;
 mod reference;
 mod repository;
+mod running;
 mod stored;
 mod url;
 
@@ -36,4 +37,5 @@ pub use ollama::{OllamaModel, OllamaStore};
 pub use options::HubOptions;
 pub use quantisation::quantisation_of_name;
 pub use reference::ModelRef;
+pub use running::{RunningServer, ServedModel};
 pub use stored::{ModelSource, StoredModel};

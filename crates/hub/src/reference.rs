@@ -4,7 +4,9 @@ use crate::catalogue::{self, CatalogueEntry};
 use crate::error::{HubError, HubErrorKind};
 use crate::url;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A reference to a model.
@@ -102,6 +104,16 @@ impl ModelRef {
     }
 }
 
+/// Whether a path is a model: a folder with `genai_config.json`, or a file that begins as a GGUF file or an archive does.
+fn is_model(path: &Path) -> bool {
+    if path.is_dir() {
+        return path.join("genai_config.json").is_file();
+    }
+    let mut start = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && [*b"GGUF", *b"PK\x03\x04"].contains(&start)
+}
+
 fn reference_error(text: &str, reason: &'static str) -> HubError {
     let text = crate::error::printable(text);
     HubErrorKind::Reference { text, reason }.into()
@@ -130,10 +142,13 @@ pub(crate) fn is_file_path(path: &str) -> bool {
 impl FromStr for ModelRef {
     type Err = HubError;
 
-    /// Parses a reference. A text of no other form is a name of the catalogue if there is one, or else a path; a file that
-    /// exists is always a path.
+    /// Parses a reference. A text of no other form is a name of the catalogue if there is one, or else a path. A file or folder
+    /// that exists is a path; one that has a name of the catalogue and is no model must be written `./NAME`.
     fn from_str(text: &str) -> Result<ModelRef, HubError> {
         let path = PathBuf::from(text);
+        if let Some(entry) = catalogue::find(text).filter(|_| !is_model(&path)) {
+            return Ok(ModelRef::Catalogue(entry));
+        }
         if path.exists() {
             return Ok(ModelRef::Path(path));
         }
@@ -149,10 +164,7 @@ impl FromStr for ModelRef {
                 _ => Err(reference_error(text, "only https addresses are downloaded")),
             };
         }
-        Ok(match catalogue::find(text) {
-            Some(entry) => ModelRef::Catalogue(entry),
-            None => ModelRef::Path(path),
-        })
+        Ok(ModelRef::Path(path))
     }
 }
 
@@ -204,6 +216,22 @@ mod tests {
             ModelRef::hub("o/r:Q8_0").unwrap().to_string(),
             "hf:o/r:Q8_0"
         );
+    }
+
+    #[test]
+    fn a_folder_shadows_a_name_only_if_it_is_a_model() {
+        let folder = std::env::temp_dir().join(format!("kvark-shadow-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            std::fs::write(folder.join(name), bytes).unwrap();
+            is_model(&folder.join(name))
+        };
+        assert!(!is_model(&folder) && !is_model(&folder.join("none")));
+        assert!(!file("Makefile", b"all:\n") && !file("short", b"GG"));
+        assert!(file("model", b"GGUF...") && file("archive", b"PK\x03\x04..."));
+        file("genai_config.json", b"{}");
+        assert!(is_model(&folder));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

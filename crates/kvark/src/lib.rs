@@ -29,7 +29,7 @@ pub mod hub {
     pub use ::hub::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
     pub use ::hub::{
         HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
-        OllamaStore, StoredModel, quantisation_of_name,
+        OllamaStore, RunningServer, ServedModel, StoredModel, quantisation_of_name,
     };
 }
 
@@ -123,10 +123,11 @@ pub mod cache {
 
 /// Memory plans: the memory of a run, computed before anything is loaded.
 pub mod memory {
-    pub use ::base::size_text;
+    pub use ::base::{MemoryBound, size_text};
+    pub use ::cpu::ExitingAllocator;
     pub use ::runtime::{
-        ArenaBuffer, ArenaPlan, CacheKind, MemoryLimit, MemoryPlan, MemoryShortfall, MemoryUsage,
-        PlannedModel, Remedy, StateOffsets, StepSize, WeightSection,
+        ArenaBuffer, ArenaPlan, CacheKind, LimitSource, MemoryLimit, MemoryPlan, MemoryShortfall,
+        MemoryUsage, PlannedModel, Remedy, StateOffsets, StepSize, WeightSection,
     };
 }
 

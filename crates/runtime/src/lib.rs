@@ -37,8 +37,8 @@ pub use generator::{Generator, generate};
 pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
 pub use lane::DecodeContext;
 pub use memory::{
-    ArenaBuffer, ArenaPlan, CacheKind, MemoryPlan, MemoryShortfall, MemoryUsage, PlannedModel,
-    Remedy, StateOffsets, WeightSection,
+    ArenaBuffer, ArenaPlan, CacheKind, LimitSource, MemoryPlan, MemoryShortfall, MemoryUsage,
+    PlannedModel, Remedy, StateOffsets, WeightSection,
 };
 pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{MethodId, Module, ModuleOptions};

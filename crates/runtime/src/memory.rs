@@ -5,13 +5,14 @@ mod shortfall;
 mod weights;
 
 pub use arena::{ArenaBuffer, ArenaPlan};
-pub use shortfall::{MemoryShortfall, Remedy};
+pub use shortfall::{LimitSource, MemoryShortfall, Remedy};
 pub use weights::WeightSection;
 
 use crate::options::{MemoryLimit, RunnerOptions, StepSize, cache_config};
 use crate::prefix::PromptPrefix;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, BackendError, Footprint, FootprintRequest};
+use base::MemoryBound;
 use graph::{Bindings, Graph, TensorId};
 use import::hugging_face::{Blueprint, STEP_INPUTS};
 use import::{Artifact, ModelFacts};
@@ -173,6 +174,8 @@ pub struct MemoryPlan {
     pub logits_bytes: usize,
     /// The plan of the draft model, if there is one.
     pub draft: Option<Box<MemoryPlan>>,
+    /// Whether the weights are mapped already: they take no further address space.
+    pub weights_are_mapped: bool,
     /// Whether the device has memory of its own. Then the mapped weights and the kept logits are in the host's memory.
     pub own_memory: bool,
 }
@@ -213,6 +216,7 @@ impl MemoryPlan {
             cache,
             kind,
             draft: draft.map(Box::new),
+            weights_are_mapped: model.first_weight == usize::MAX,
             own_memory: backend.has_own_memory(),
         })
     }
@@ -327,14 +331,21 @@ impl MemoryPlan {
     pub fn check(&self, limit: MemoryLimit, backend: &dyn Backend) -> Result<(), RuntimeError> {
         let limit = match limit {
             MemoryLimit::None => None,
-            // The shared prefix is already allocated.
+            // The shared prefix is already allocated, and mapped weights have their addresses.
             MemoryLimit::Machine => {
-                let there = self.prefix_bytes as u64;
-                backend.free_memory().map(|free| free.saturating_add(there))
+                let bound = backend.memory_bound();
+                let is_mapped = self.weights_are_mapped && !self.own_memory;
+                let mapped = match bound {
+                    MemoryBound::AddressSpace if is_mapped => self.weights_bytes(),
+                    _ => 0,
+                };
+                let there = self.prefix_bytes.saturating_add(mapped) as u64;
+                let free = backend.free_memory();
+                free.map(|free| (free.saturating_add(there), LimitSource::System(bound)))
             }
-            MemoryLimit::Bytes(n) => Some(n),
+            MemoryLimit::Bytes(n) => Some((n, LimitSource::Caller)),
         };
-        match limit.and_then(|limit| MemoryShortfall::of(self, limit)) {
+        match limit.and_then(|(limit, source)| MemoryShortfall::of(self, limit, source)) {
             Some(shortfall) => Err(RuntimeErrorKind::MemoryShortfall(Box::new(shortfall)).into()),
             None => Ok(()),
         }

@@ -104,14 +104,15 @@ impl StepProfile {
         format!("a step of {:.3} ms", self.seconds * 1e3)
     }
 
-    /// Bytes and multiply-accumulates of a step, and its floor as a percentage of its time.
+    /// Bytes and multiply-accumulates of a step, and the share of the roofline that it reaches: its floor as a percentage of its
+    /// time.
     pub(super) fn line(&self, probe: &Probe) -> String {
         if self.times.is_empty() {
             return self.time();
         }
         let whole = self.whole(probe);
         format!(
-            "a step of {:.2} ms: {:.1} MB, {:.2} GMAC, {:.0} % of the floor",
+            "a step of {:.2} ms: {:.1} MB, {:.2} GMAC, {:.0} % of the roofline",
             self.seconds * 1e3,
             whole.bytes / 1e6,
             whole.macs / 1e9,
@@ -122,7 +123,7 @@ impl StepProfile {
     /// A table with a line for every op and, below it, a line for every kind of node that takes at least 1 % of the step.
     pub(super) fn table(&self, probe: &Probe) -> String {
         let heads = [
-            "op", "share", "us/step", "MB/step", "GB/s", "GMAC/s", "of floor",
+            "op", "share", "us/step", "MB/step", "GB/s", "GMAC/s", "of roof",
         ];
         let mut rows = vec![heads.map(str::to_owned)];
         let whole = self.whole(probe);

@@ -1,6 +1,7 @@
 //! The configuration file: TOML, with the line of each value.
 
 use super::keys;
+use crate::nearest::nearest;
 use anyhow::{Context, Result, bail};
 use clap::{Arg, Command};
 use std::ops::Range;
@@ -105,7 +106,7 @@ impl Reader<'_> {
         let Some(flag) = flags.first() else {
             let place = table.map_or(String::new(), |t| format!(" of kvark {}", t.get_name()));
             let names = self.commands(table).flat_map(keys::names);
-            let near = keys::nearest(&known, names).map_or_else(
+            let near = nearest(&known, names, known.chars().count().div_ceil(2)).map_or_else(
                 || "kvark config lists the keys".to_owned(),
                 |near| format!("did you mean {near}?"),
             );

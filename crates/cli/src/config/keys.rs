@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command};
 pub(super) const MODEL: &str = "model";
 
 /// Commands that have no defaults to configure.
-const NOT_CONFIGURED: [&str; 13] = [
+const NOT_CONFIGURED: [&str; 14] = [
     "completions",
     "config",
     "detokenize",
@@ -19,6 +19,7 @@ const NOT_CONFIGURED: [&str; 13] = [
     "inspect",
     "list",
     "man",
+    "ps",
     "pull",
     "rm",
     "show",
@@ -103,30 +104,6 @@ pub(super) fn built_in_default(arg: &Arg) -> Option<String> {
     Some(default.split_once(']')?.0.to_owned())
 }
 
-/// The known name that is nearest to `word`, if one is near.
-pub(super) fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let (distance, name) = names
-        .map(|name| (edits(word, name), name))
-        .min_by_key(|(distance, _)| *distance)?;
-    (distance <= word.chars().count().div_ceil(2)).then_some(name)
-}
-
-/// The number of characters to insert, delete or replace between two words.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 /// Checks values as the command's flag would; a command without the flag takes any.
 pub(super) fn check(subcommand: &Command, key: &str, values: &[String]) -> Result<()> {
     let Some(flag) = flag(subcommand, key) else {
@@ -145,20 +122,4 @@ pub(super) fn check(subcommand: &Command, key: &str, values: &[String]) -> Resul
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nearest_name_is_found() {
-        assert_eq!(edits("kitten", "sitting"), 3);
-        assert_eq!(edits("", "abc"), 3);
-        let names = ["threads", "temp", "top-k"];
-        let near = |word| nearest(word, names.into_iter());
-        assert_eq!(near("thread"), Some("threads"));
-        assert_eq!(near("temperature"), None);
-        assert_eq!(near("topk"), Some("top-k"));
-    }
 }

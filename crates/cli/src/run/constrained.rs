@@ -10,6 +10,7 @@ use kvark::Model;
 use kvark::engine::{Engine, Request, RequestEvent, SchedulerOptions};
 use kvark::generate::{GenerateOptions, GenerateOutput};
 use kvark::grammar::{GrammarCompiler, GrammarSource};
+use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,14 +30,15 @@ pub(super) struct FormatArgs {
 }
 
 impl FormatArgs {
+    /// Whether a grammar was asked for.
+    pub(super) fn is_given(&self) -> bool {
+        self.json_schema.is_some() || self.grammar.is_some() || self.regex.is_some()
+    }
+
     /// The grammar that was asked for.
     pub(super) fn source(&self) -> Result<Option<GrammarSource>> {
         if let Some(schema) = &self.json_schema {
-            let text = match Path::new(schema).is_file() {
-                true => crate::text_input::read_text(Path::new(schema))?,
-                false => schema.clone(),
-            };
-            let schema = serde_json::from_str(&text).context("--json-schema is not JSON")?;
+            let schema = json_schema(schema)?;
             return Ok(Some(GrammarSource::JsonSchema(schema)));
         }
         if let Some(file) = &self.grammar {
@@ -53,6 +55,17 @@ impl FormatArgs {
         }
         Ok(self.regex.clone().map(GrammarSource::Regex))
     }
+}
+
+/// Parses a schema, or that of a file. A text that begins as no JSON value with members does is the name of a file.
+fn json_schema(given: &str) -> Result<Value> {
+    let is_text = given.trim_start().starts_with(['{', '[']) || ["true", "false"].contains(&given);
+    if is_text {
+        return serde_json::from_str(given).context("the text of --json-schema is not JSON");
+    }
+    let text = crate::text_input::read_text(Path::new(given))
+        .context("--json-schema is neither JSON nor a file that can be read")?;
+    serde_json::from_str(&text).with_context(|| format!("--json-schema: {given} is not JSON"))
 }
 
 impl Run {

@@ -35,8 +35,14 @@ fn each_bad_input_is_named_on_one_line() {
             &["run", empty, "-p", "a"],
             "empty.gguf: not a GGUF file: it is empty",
         ),
-        (&["run", header, "-p", "a"], "header.gguf"),
-        (&["run", half, "-p", "a"], "half.gguf: tensor"),
+        (
+            &["run", header, "-p", "a"],
+            "header.gguf: the file is truncated or damaged: the tensor count is 20",
+        ),
+        (
+            &["run", half, "-p", "a"],
+            "half.gguf: the file is truncated: it has ",
+        ),
         (
             &["run", architecture, "-p", "a"],
             "architecture \"lmaoa\" is not supported",
@@ -44,7 +50,27 @@ fn each_bad_input_is_named_on_one_line() {
         (&["run", dtype, "-p", "a"], "blk.0.attn_q.weight"),
         (
             &["run", tiny, "-p", "abcdefgh", "-c", "4"],
-            "the prompt has 7 tokens",
+            "the prompt has 7 tokens, and the context has room for 4 of its 4; -c 64",
+        ),
+        (
+            &["run", tiny, "-p", "abcdefgh", "-c", "4", "--parallel", "2"],
+            "-c 64",
+        ),
+        (
+            &["run", tiny, "-p", "abcdefgh", "-c", "4", "--regex", "a*"],
+            "-c 64",
+        ),
+        (
+            &["run", tiny, "-p", "a", "--json-schema", "nosuch.json"],
+            "--json-schema is neither JSON nor a file that can be read: cannot read nosuch.json: No such file",
+        ),
+        (
+            &["run", tiny, "-p", "a", "--json-schema", "{\"type\": "],
+            "the text of --json-schema is not JSON: EOF",
+        ),
+        (
+            &["run", tiny, "-p", "a", "--json-schema", other],
+            "model.bin is not JSON: expected value",
         ),
         (&["run", tiny, "-p", ""], "the prompt is empty"),
         (&["run", bare, "--token-ids", ""], "the prompt is empty"),
@@ -64,7 +90,7 @@ fn each_bad_input_is_named_on_one_line() {
         (&["score", tiny, "-p", ""], "the prompt is empty"),
         (
             &["score", tiny, "-p", "abcdefgh", "-c", "4"],
-            "the prompt has 7 tokens",
+            "-c 7 makes the context large enough, and --stride 2",
         ),
         (
             &["bench", tiny, "-p", "100"],
@@ -94,6 +120,44 @@ fn each_bad_input_is_named_on_one_line() {
     for (args, named) in cases {
         let error = folder.run(args).error();
         assert!(error.contains(named), "{args:?}: {error}");
+        assert!(error.matches("os error").count() < 2, "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn standard_input_is_called_that() {
+    let folder = Folder::new();
+    let tiny = &*folder.file("tiny.gguf", model());
+    let latin1 = folder.file("latin1.txt", b"caf\xe9");
+    for args in [
+        &["run", tiny][..],
+        &["run", tiny, "-f", "-"],
+        &["run", tiny, "--messages", "-"],
+        &["score", tiny, "-p", "-"],
+    ] {
+        let mut command = folder.command(args);
+        let input = std::fs::File::open(&latin1).unwrap();
+        let output = command.stdin(input).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            said,
+            "error: standard input is not UTF-8: byte 3 is invalid\n"
+        );
+    }
+}
+
+#[test]
+fn mistyped_commands_are_guessed() {
+    let folder = Folder::new();
+    for (args, guess) in [
+        (&["rnu", "a"][..], "did you mean kvark run?"),
+        (&["man", "rnu"], "did you mean run?"),
+    ] {
+        let found = folder.run(args);
+        assert!(
+            found.code != Some(0) && found.stderr.contains(guess),
+            "{found:?}"
+        );
     }
 }
 
@@ -103,7 +167,7 @@ fn bad_usage_is_code_2() {
     let tiny = &*folder.file("tiny.gguf", model());
     let cases: &[(&[&str], &str)] = &[
         (&["run", tiny, "-p", "a", "-n", "0"], "at least 1"),
-        (&["run", tiny, "-p", "a", "-c", "0"], "0 is not in"),
+        (&["run", tiny, "-p", "a", "-c", "0"], "at least 1"),
         (&["run", tiny, "-p", "a", "-t", "0"], "0 is not in"),
         (&["run", tiny, "-p", "a", "--temp", "-1"], "at least 0"),
         (&["run", tiny, "-p", "a", "--temp", "nan"], "at least 0"),

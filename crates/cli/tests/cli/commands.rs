@@ -138,13 +138,13 @@ fn stop_strings_cut_and_a_full_context_ends() {
 fn text_becomes_tokens_and_comes_back() {
     let folder = Folder::new();
     let tiny = &*folder.file("tiny.gguf", model());
-    let file = &*folder.file("text", "ab a\n");
+    let file = &*folder.file("text", "ab a\na\n");
     let cases: &[(&[&str], &[u32])] = &[
         (&["-p", "ab a"], &[62, 55, 3]),
         (&["-p", ""], &[]),
         (&["-p", "-a"], &[3]),
-        (&["--file", file], &[62, 55, 3, 56]),
-        (&["-f", file, "--bos"], &[1, 62, 55, 3, 56]),
+        (&["--file", file], &[62, 55, 3, 56, 3]),
+        (&["-f", file, "--bos"], &[1, 62, 55, 3, 56, 3]),
         (&["-p", "a<|im_end|>", "--special"], &[3, 2]),
     ];
     for (args, ids) in cases {

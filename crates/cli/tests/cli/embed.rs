@@ -45,8 +45,10 @@ fn texts_become_lines_and_json() {
     }
     assert_eq!(folder.run(&flagged).ok(), lines);
     assert_eq!(folder.run(&["embed", model, "--file", file]).ok(), lines);
-    let piped = folder.run_with_input(&["embed", model, "-f", "-"], &texts.join("\r\n"));
-    assert_eq!(piped.ok(), lines);
+    for args in [&["embed", model, "-f", "-"][..], &["embed", model]] {
+        let piped = folder.run_with_input(args, &texts.join("\r\n"));
+        assert_eq!(piped.ok(), lines, "{args:?}");
+    }
     for pooling in ["mean", "cls", "last"] {
         let args = ["embed", model, "-f", file, "--pooling", pooling, "--json"];
         let found = folder.run(&args).json();

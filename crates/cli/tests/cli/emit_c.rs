@@ -619,6 +619,15 @@ fn an_encoder_of_images_computes_the_bits_of_the_generic_tier() {
             assert!(far.fold(0.0, f32::max) < 1e-4, "PyTorch's outputs");
         }
     }
+    for flag in ["--help", "-h"] {
+        let output = Command::new(target.join("program")).arg(flag).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("\n  model [-w weights.bin] <"),
+            "{said}"
+        );
+    }
     let output = Command::new(target.join("program"))
         .current_dir(&target)
         .env("ASAN_OPTIONS", "detect_leaks=0")

@@ -73,14 +73,18 @@ fn manual_pages_are_those_of_this_command() {
     assert!(pages["kvark-run.1"].contains(".SH EXAMPLES"));
     let error = folder.run(&["man", "sing"]).error();
     assert!(error.contains("no such command: sing"), "{error}");
-    let missing = folder.path("missing").to_str().unwrap().to_owned();
+    // A folder that is not there is made; one that cannot be made is named.
+    let new = folder.path("new/man1").to_str().unwrap().to_owned();
+    let below = folder.file("file", "") + "/man1";
     for args in [&["man", "--dir"][..], &["completions", "bash", "--dir"]] {
-        let error = folder.run(&[args, &[&missing]].concat()).error();
+        folder.run(&[args, &[&new]].concat()).ok();
+        let error = folder.run(&[args, &[&below]].concat()).error();
         assert!(
-            error.contains("cannot write") && error.contains("missing"),
+            error.contains("cannot create") && error.contains("man1"),
             "{error}"
         );
     }
+    assert!(folder.path("new/man1/kvark.1").exists());
     compare("man", &dir);
 }
 
@@ -105,6 +109,16 @@ fn bash_completes_commands_flags_and_values() {
         (&["kvark", "ch"][..], "chat"),
         (&["kvark", "run", "--prompt-c"], "--prompt-cache"),
         (&["kvark", "run", "--executor", ""], "compiled interpreted"),
+        (&["kvark", "run", "--cache-type-k", "q8"], "q8 q8g64"),
+        (
+            &["kvark", "run", "--run-mode", "full_d"],
+            "full_decode_only",
+        ),
+        (&["kvark", "chat", "--spec-type", "e"], "eagle3"),
+        // Models are names and files, not flags.
+        (&["kvark", "run", "smol"], "smollm2"),
+        (&["kvark", "plan", "-m", "gem"], "gemma3-270m"),
+        (&["kvark", "inspect", "/et"], "/etc"),
     ] {
         match complete(words) {
             Ok(found) => assert_eq!(found.trim(), wants, "{words:?}"),

@@ -26,7 +26,7 @@ fn every_command_explains_itself() {
         ),
         (
             "bench",
-            format!("--n-prompt --n-gen --n-depth --repetitions --json {engine}"),
+            format!("--n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --output --compare --json {engine}"),
         ),
         (
             "embed",
@@ -45,6 +45,8 @@ fn every_command_explains_itself() {
             "--model --hf-repo --output --ctx-size --batch-size --cache-type-k --static --max-bytes layout.map".into(),
         ),
         ("inspect", "--model --hf-repo --graph --json".into()),
+        ("show", "--model --hf-repo --template --json".into()),
+        ("ps", "--host --port --api-key --json".into()),
         (
             "plan",
             "--model --hf-repo --ctx-size --compare --cache-type-k --mem-limit --map --svg --png --json config.json".into(),

@@ -1,6 +1,7 @@
 //! The built command, run as a user runs it.
 
 mod bad_input;
+mod bench;
 mod catalogue;
 mod chat;
 mod chat_commands;
@@ -20,6 +21,8 @@ mod help;
 mod hub;
 #[cfg(target_os = "linux")]
 mod interrupt;
+#[cfg(target_os = "linux")]
+mod memory;
 mod numbers;
 mod onnx;
 #[cfg(unix)]
@@ -34,6 +37,7 @@ mod serve;
 #[cfg(unix)]
 #[path = "../../../hub/tests/common/server.rs"]
 mod server;
+mod show;
 mod snapshots;
 mod speculation;
 #[cfg(unix)]

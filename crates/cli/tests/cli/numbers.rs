@@ -56,7 +56,7 @@ fn negative_numbers_are_values_and_not_flags() {
             &["run", tiny, "-p", "a", "--context-shift", "--keep", "-1"],
             "at least 0",
         ),
-        (&["run", tiny, "-p", "a", "-c", "-1"], "-1 is not in 1.."),
+        (&["run", tiny, "-p", "a", "-c", "-1"], "of at least 1"),
         (&["run", tiny, "-p", "a", "-t", "-1"], "-1 is not in 1.."),
         (&["run", tiny, "-p", "a", "-b", "-1"], "-1 is not in 1.."),
         (
@@ -70,7 +70,7 @@ fn negative_numbers_are_values_and_not_flags() {
         (&["bench", tiny, "-p", "-1"], "at least 0"),
         (&["bench", tiny, "-n", "-1"], "at least 0"),
         (&["bench", tiny, "-r", "-1"], "-1 is not in 1.."),
-        (&["plan", tiny, "-c", "-1"], "-1 is not in 1.."),
+        (&["plan", tiny, "-c", "-1"], "of at least 1"),
         (&["exec", tiny, "--repeat", "-1"], "at least 0"),
         (&["embed", tiny, "a", "-t", "-1"], "-1 is not in 1.."),
         (

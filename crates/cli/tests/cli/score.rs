@@ -55,7 +55,10 @@ fn windows_score_each_token_once_as_alone() {
     assert_eq!(with, score(short, &["-c", "16"]).json());
 
     let too_long = score(&ids, &["-c", "16"]).error();
-    assert!(too_long.contains("--stride 8 scores it"), "{too_long}");
+    assert!(
+        too_long.contains("--stride 8 scores the text"),
+        "{too_long}"
+    );
     let error = score(&ids, &["-c", "16", "--stride", "16"]).error();
     let says = "the stride is 16, must be at least 1 and below the context of 16";
     assert!(error.contains(says), "{error}");

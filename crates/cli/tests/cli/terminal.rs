@@ -314,3 +314,62 @@ fn words_of_an_answer_are_not_broken_at_the_edge() {
         assert_eq!(terminal.child.wait().unwrap().code(), Some(0));
     }
 }
+
+#[test]
+fn a_command_without_anything_to_do_opens_a_chat() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", model());
+    std::fs::create_dir_all(folder.path("config/kvark")).unwrap();
+    folder.file("config/kvark/config.toml", format!("model = {tiny:?}\n"));
+    for args in [
+        &[][..],
+        &["run"],
+        &["run", &tiny, "-c", "64"],
+        &["run", "--chat", "-m", &tiny],
+    ] {
+        let mut terminal = Terminal::start(&mut folder.command(args), 100);
+        let is_open =
+            |screen: &vt100::Screen| screen.contents().contains("/help lists the commands");
+        assert!(
+            terminal.read_until(is_open),
+            "{args:?}: {}",
+            terminal.contents()
+        );
+        // Ctrl-D, when the line editor waits.
+        assert!(
+            terminal.read_until(|screen| screen.contents().contains("> ")),
+            "{args:?}"
+        );
+        terminal.controller.write_all(&[4]).unwrap();
+        terminal.read_until(|_| false);
+        assert!(terminal.child.wait().unwrap().success(), "{args:?}");
+    }
+    // With JSON asked for, there is nobody to talk to.
+    let mut terminal = Terminal::start(&mut folder.command(&["run", &tiny, "--json"]), 100);
+    terminal.read_until(|_| false);
+    assert!(
+        terminal.contents().contains("no prompt"),
+        "{}",
+        terminal.contents()
+    );
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_list_breaks_its_lines_between_words() {
+    let folder = Folder::new();
+    for columns in [80, 120] {
+        let mut terminal = Terminal::start(&mut folder.command(&["list"]), columns);
+        terminal.read_until(|_| false);
+        assert!(terminal.child.wait().unwrap().success());
+        let screen = terminal.screen.screen();
+        let rows: Vec<String> = screen.rows(0, columns).collect();
+        for row in 0..ROWS {
+            assert!(!screen.row_wrapped(row), "{columns} columns: {rows:?}");
+        }
+        assert!(
+            rows.iter().any(|row| row.ends_with("not fetched")),
+            "{rows:?}"
+        );
+    }
+}

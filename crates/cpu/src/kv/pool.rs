@@ -95,8 +95,7 @@ impl Writer<'_> {
 /// An empty buffer with capacity for `bytes` bytes.
 pub(super) fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
     let mut buffer = Vec::new();
-    buffer
-        .try_reserve_exact(bytes)
+    base::fallible(|| buffer.try_reserve_exact(bytes))
         .map_err(|_| KvErrorKind::OutOfMemory(bytes))?;
     Ok(buffer)
 }
@@ -216,8 +215,7 @@ impl KvPool for CpuPool {
             return Ok(());
         }
         let bytes = self.bytes.detach();
-        bytes
-            .try_reserve_exact(len - bytes.len())
+        base::fallible(|| bytes.try_reserve_exact(len - bytes.len()))
             .map_err(|_| KvErrorKind::OutOfMemory(len))?;
         bytes.resize(len, 0);
         // In descending order, so that no head is overwritten before it has moved.

@@ -3,9 +3,10 @@
 use super::verify::{ChecksumMeter, TransferError};
 use super::{
     CatalogueEntry, CatalogueError, CatalogueErrorKind, FetchCallback, FetchProgress, FetchStage,
-    ModelStore, WheelPart,
+    FileState, ModelStore, WheelPart,
 };
-use std::fs::{self, File};
+use crate::download::is_same_file;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -46,6 +47,17 @@ pub(super) fn fetch(
 ) -> Result<PathBuf, CatalogueError> {
     let models = home.models_folder();
     remove_leftovers(home);
+    let mut wait = || {
+        on(FetchProgress {
+            stage: FetchStage::Wait,
+            done: 0,
+            total: entry.download_bytes(),
+        })
+    };
+    let lock = FetchLock::claim(&home.root.join("tmp"), entry.name, &mut wait)?;
+    if lock.waited && home.state(entry) == FileState::Present {
+        return Ok(home.model_path(entry));
+    }
     let temporary = TempFolder::create(&home.root.join("tmp"), entry.name)?;
     fs::create_dir_all(&models).map_err(|e| CatalogueError::io("create", &models, e))?;
 
@@ -80,8 +92,14 @@ pub(super) fn remove_leftovers(home: &ModelStore) {
     let parent = home.root.join("tmp");
     let entries = fs::read_dir(&parent).into_iter().flatten().flatten();
     for entry in entries {
-        if is_left_over(&entry) {
-            let _ = fs::remove_dir_all(entry.path());
+        let path = entry.path();
+        if path.is_file() {
+            // The lock of a fetch: one that nobody holds is left over.
+            if File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+                let _ = fs::remove_file(path);
+            }
+        } else if is_left_over(&entry) {
+            let _ = fs::remove_dir_all(path);
         }
     }
     // Only succeeds when no fetch is under way.
@@ -97,6 +115,67 @@ fn is_left_over(entry: &fs::DirEntry) -> bool {
             let age = age.ok().and_then(|time| time.elapsed().ok());
             age.is_some_and(|age| age > STALE)
         }
+    }
+}
+
+/// The lock that a model's fetch holds, so that two processes download it once. Removed on drop.
+struct FetchLock {
+    path: PathBuf,
+    /// `None` if files cannot be locked here.
+    file: Option<File>,
+    /// Whether another process held the lock first.
+    waited: bool,
+}
+
+impl FetchLock {
+    /// Takes the lock. Calls `wait` while another process holds it, and fails when that returns false.
+    fn claim(
+        parent: &Path,
+        name: &str,
+        wait: &mut dyn FnMut() -> bool,
+    ) -> Result<FetchLock, CatalogueError> {
+        let path = parent.join(format!("{name}.lock"));
+        let mut waited = false;
+        loop {
+            let open = || {
+                fs::create_dir_all(parent)?;
+                let mut options = File::options();
+                let options = options.read(true).write(true).create(true).truncate(false);
+                options.open(&path)
+            };
+            let file = match open() {
+                Ok(file) => file,
+                // Another process may have removed the folder meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(CatalogueError::io("create", parent, error)),
+            };
+            let file = match file.try_lock() {
+                Ok(()) if is_same_file(&file, &path) => Some(file),
+                // The process that held it has removed it.
+                Ok(()) => continue,
+                Err(TryLockError::WouldBlock) => {
+                    waited = true;
+                    if !wait() {
+                        return Err(CatalogueErrorKind::Interrupted.into());
+                    }
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+                Err(TryLockError::Error(_)) => None,
+            };
+            return Ok(FetchLock { path, file, waited });
+        }
+    }
+}
+
+impl Drop for FetchLock {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
+        self.file = None;
+        // Only succeeds when no other fetch is under way.
+        let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 

@@ -216,6 +216,40 @@ fn what_pip_started_ends_with_it() {
     shop.nothing_left();
 }
 
+/// The second fetch begins while pip runs for the first one, and goes on when the first one has ended.
+#[test]
+fn two_fetches_at_once_download_once() {
+    let shop = Shop::new("twice");
+    let file = |name: &str| shop.folder.join(name);
+    let (started, go, log) = (file("started"), file("go"), file("log"));
+    shop.pip(&format!(
+        "echo $last >> {}; touch {}; while ! [ -e {} ]; do sleep 0.01; done; cp \"$0.d/$last.whl\" \"$TMPDIR/$last.whl\"",
+        log.display(),
+        started.display(),
+        go.display()
+    ));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| shop.fetch(&entry(12, ABC), &mut |_| true).unwrap());
+        while !started.exists() {
+            std::thread::yield_now();
+        }
+        let mut stages = Vec::new();
+        let second = shop.fetch(&entry(12, ABC), &mut |progress| {
+            stages.push(progress.stage);
+            fs::write(&go, "").unwrap();
+            true
+        });
+        assert_eq!(second.unwrap(), first.join().unwrap());
+        assert!(
+            stages.iter().all(|stage| *stage == FetchStage::Wait),
+            "{stages:?}"
+        );
+    });
+    let asked = fs::read_to_string(&log).unwrap();
+    assert_eq!(asked, "first==1.0\nsecond==1.0\n");
+    assert!(!shop.home().root().join("tmp").exists());
+}
+
 #[test]
 fn what_killed_processes_left_goes_with_the_next_fetch() {
     let shop = Shop::new("killed");

@@ -195,7 +195,7 @@ impl PartFile {
 }
 
 #[cfg(unix)]
-fn is_same_file(file: &File, path: &Path) -> bool {
+pub(crate) fn is_same_file(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let own = file.metadata().map(identity);
@@ -205,6 +205,6 @@ fn is_same_file(file: &File, path: &Path) -> bool {
 
 /// Without inodes: a file that was renamed meanwhile is no longer there.
 #[cfg(not(unix))]
-fn is_same_file(_: &File, path: &Path) -> bool {
+pub(crate) fn is_same_file(_: &File, path: &Path) -> bool {
     path.exists()
 }

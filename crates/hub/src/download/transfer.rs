@@ -220,6 +220,7 @@ impl Shared {
             Failure::Again(message, asked) => {
                 self.client.pause(&self.url, failures, message, asked)
             }
+            Failure::NoConnection(message) => self.client.pause(&self.url, failures, message, None),
         };
         match pause {
             Ok(pause) => wait(pause, &mut || self.has_ended()),

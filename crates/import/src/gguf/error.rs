@@ -70,14 +70,18 @@ pub(super) enum GgufErrorDetail {
     BigEndian { version: u32 },
     #[error("GGUF version {version} is not supported; kvark reads versions 2 and 3")]
     Version { version: u32 },
-    #[error("the file ends at byte {len}, inside {field} ({need} bytes from byte {at})")]
+    #[error(
+        "the file is truncated: it has {len} bytes and ends inside {field} ({need} bytes from byte {at})"
+    )]
     Truncated {
         field: String,
         at: usize,
         need: u64,
         len: usize,
     },
-    #[error("{field} is {count}, but the remaining {left} bytes can hold at most {max}")]
+    #[error(
+        "the file is truncated or damaged: {field} is {count}, but the remaining {left} bytes can hold at most {max}"
+    )]
     Count {
         field: String,
         count: u64,
@@ -132,6 +136,14 @@ pub(super) enum GgufErrorDetail {
         bytes: usize,
         have: usize,
     },
+    #[error(
+        "the file is truncated: it has {found} bytes, and its tensors need {needed}; the first one that is not complete is {name}"
+    )]
+    TruncatedData {
+        name: String,
+        found: usize,
+        needed: u64,
+    },
     #[error("tensor {name} at offset {offset} overlaps tensor {other}, which ends at {end}")]
     Overlap {
         name: String,
@@ -180,7 +192,7 @@ impl GgufError {
             P::Empty | P::LfsPointer | P::Magic { .. } => GgufErrorKind::Magic,
             P::BigEndian { .. } => GgufErrorKind::BigEndian,
             P::Version { .. } => GgufErrorKind::Version,
-            P::Truncated { .. } => GgufErrorKind::Truncated,
+            P::Truncated { .. } | P::TruncatedData { .. } => GgufErrorKind::Truncated,
             P::Count { .. } => GgufErrorKind::Count,
             P::Utf8 { .. } => GgufErrorKind::Utf8,
             P::DuplicateKey { .. } | P::DuplicateTensor { .. } => GgufErrorKind::Duplicate,

@@ -71,7 +71,6 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
 
     // A file without tensors may end before the padding.
     let start = (cursor.position() as u64).next_multiple_of(alignment);
-    let start = usize::try_from(start).map_or(bytes.len(), |s| s.min(bytes.len()));
     let tensors = attach_data(entries, bytes, start)?;
     Ok(Gguf {
         version,
@@ -279,12 +278,32 @@ fn sizes(dims: &[u64]) -> Option<(Vec<usize>, usize)> {
     Some((shape, elements))
 }
 
+/// The bytes of the whole file, if its tensors lie one after the other: a shorter file was cut. Offsets that overlap, or skip
+/// more than an alignment does, are wrong instead.
+fn file_bytes(entries: &[TensorEntry], start: u64) -> Option<u64> {
+    let mut spans: Vec<(u64, u64)> = entries
+        .iter()
+        .map(|entry| Some((entry.offset, entry.offset.checked_add(entry.bytes as u64)?)))
+        .collect::<Option<_>>()?;
+    spans.sort_unstable();
+    let mut before = 0;
+    for (from, end) in spans {
+        if from < before || from - before >= MAX_ALIGNMENT {
+            return None;
+        }
+        before = end;
+    }
+    before.checked_add(start)
+}
+
 /// Attaches the bytes of each entry; the tensor data begins at byte `start` of the file.
 fn attach_data(
     entries: Vec<TensorEntry>,
     file: &Bytes,
-    start: usize,
+    start: u64,
 ) -> Result<Vec<GgufTensor>, GgufErrorDetail> {
+    let needed = || file_bytes(&entries, start).filter(|needed| *needed > file.len() as u64);
+    let start = usize::try_from(start).map_or(file.len(), |start| start.min(file.len()));
     let have = file.len() - start;
     let mut spans = Vec::with_capacity(entries.len());
     for entry in &entries {
@@ -293,6 +312,13 @@ fn attach_data(
             .and_then(|offset| offset.checked_add(entry.bytes))
             .filter(|&end| end <= have);
         let Some(end) = end else {
+            if let Some(needed) = needed() {
+                return Err(GgufErrorDetail::TruncatedData {
+                    name: entry.name.clone(),
+                    found: file.len(),
+                    needed,
+                });
+            }
             return Err(GgufErrorDetail::Outside {
                 name: entry.name.clone(),
                 offset: entry.offset,

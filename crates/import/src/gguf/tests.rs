@@ -242,7 +242,7 @@ fn wrong_files_say_what_is_wrong() {
         (
             b"GG".to_vec(),
             K::Truncated,
-            "the file ends at byte 2, inside the magic (4 bytes from byte 0)",
+            "the file is truncated: it has 2 bytes and ends inside the magic (4 bytes from byte 0)",
         ),
         (
             with_version(3u32.swap_bytes()),
@@ -262,12 +262,12 @@ fn wrong_files_say_what_is_wrong() {
         (
             Writer::new().finish_with_counts((max, 0)),
             K::Count,
-            "the tensor count is 18446744073709551615, but the remaining 8 bytes can hold at most 0",
+            "the file is truncated or damaged: the tensor count is 18446744073709551615, but the remaining 8 bytes can hold at most 0",
         ),
         (
             Writer::new().finish_with_counts((0, 7)),
             K::Count,
-            "the metadata key count is 7, but the remaining 0 bytes can hold at most 0",
+            "the file is truncated or damaged: the metadata key count is 7, but the remaining 0 bytes can hold at most 0",
         ),
         (
             // Plausible until the metadata has been read.
@@ -275,7 +275,7 @@ fn wrong_files_say_what_is_wrong() {
                 .entry("k", Value::String("x".repeat(30)))
                 .finish_with_counts((2, 1)),
             K::Count,
-            "the tensor count is 2, but the remaining 0 bytes can hold at most 0",
+            "the file is truncated or damaged: the tensor count is 2, but the remaining 0 bytes can hold at most 0",
         ),
         (
             Writer::new().raw_entry(b"k\xff", 0, &[1]).finish(),
@@ -290,7 +290,7 @@ fn wrong_files_say_what_is_wrong() {
         (
             with_value(8, &max.to_le_bytes()),
             K::Truncated,
-            "the file ends at byte 45, inside the value of metadata key k (18446744073709551615 bytes from byte 45)",
+            "the file is truncated: it has 45 bytes and ends inside the value of metadata key k (18446744073709551615 bytes from byte 45)",
         ),
         (
             with_value(13, &[0; 8]),
@@ -320,12 +320,12 @@ fn wrong_files_say_what_is_wrong() {
         (
             with_value(9, &array_header(6, max / 2)),
             K::Count,
-            "the array length of metadata key k is 9223372036854775807, but the remaining 0 bytes can hold at most 0",
+            "the file is truncated or damaged: the array length of metadata key k is 9223372036854775807, but the remaining 0 bytes can hold at most 0",
         ),
         (
             with_value(9, &[&array_header(8, 2)[..], &[0; 15]].concat()),
             K::Count,
-            "the array length of metadata key k is 2, but the remaining 15 bytes can hold at most 1",
+            "the file is truncated or damaged: the array length of metadata key k is 2, but the remaining 15 bytes can hold at most 1",
         ),
         (
             Writer::new()
@@ -416,16 +416,16 @@ fn wrong_files_say_what_is_wrong() {
         ),
         (
             with_tensor(&[1], F16),
-            K::Layout,
-            "tensor t takes 2 bytes from offset 0, but there are only 0 bytes of tensor data",
+            K::Truncated,
+            "the file is truncated: it has 57 bytes, and its tensors need 66; the first one that is not complete is t",
         ),
         (
             Writer::new()
                 .tensor("t", &[5], F32, 0)
                 .data(&[0; 19])
                 .finish(),
-            K::Layout,
-            "tensor t takes 20 bytes from offset 0, but there are only 19 bytes of tensor data",
+            K::Truncated,
+            "the file is truncated: it has 83 bytes, and its tensors need 84; the first one that is not complete is t",
         ),
         (
             Writer::new()

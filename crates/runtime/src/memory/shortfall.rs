@@ -1,7 +1,7 @@
 //! `MemoryShortfall`: a plan above its memory limit, and the smallest changes that would make it fit.
 
 use super::MemoryPlan;
-use base::size_text;
+use base::{MemoryBound, size_text};
 use kv::{CacheConfig, KvStorage, QuantGroup};
 use std::fmt;
 
@@ -12,10 +12,34 @@ pub struct MemoryShortfall {
     pub needed: u64,
     /// The limit in bytes.
     pub limit: u64,
+    /// What the limit is.
+    pub source: LimitSource,
     /// Bytes that the plan needs without keys and values.
     pub bytes_without_kv: u64,
     /// Changes each of which would make the plan fit; empty if the plan is too large even without keys and values.
     pub remedies: Vec<Remedy>,
+}
+
+/// Where a limit of memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitSource {
+    /// The caller's [`MemoryLimit::Bytes`](crate::MemoryLimit::Bytes).
+    Caller,
+    /// The device, or the system's limits of this process.
+    System(MemoryBound),
+}
+
+impl fmt::Display for LimitSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LimitSource::Caller => "the memory limit that was asked for",
+            LimitSource::System(MemoryBound::Free) => "the free memory",
+            LimitSource::System(MemoryBound::Group) => "what the memory limit of the cgroup leaves",
+            LimitSource::System(MemoryBound::AddressSpace) => {
+                "what the limit of the address space leaves, see ulimit -v"
+            }
+        })
+    }
 }
 
 /// A change that would make a plan fit.
@@ -38,7 +62,11 @@ const SMALLER_STORAGE: [KvStorage; 3] = [
 
 impl MemoryShortfall {
     /// The shortfall of a plan under a limit; `None` if the plan fits.
-    pub(super) fn of(plan: &MemoryPlan, limit: u64) -> Option<MemoryShortfall> {
+    pub(super) fn of(
+        plan: &MemoryPlan,
+        limit: u64,
+        source: LimitSource,
+    ) -> Option<MemoryShortfall> {
         let needed = plan.total_bytes() as u64;
         if needed <= limit {
             return None;
@@ -49,6 +77,7 @@ impl MemoryShortfall {
         Some(MemoryShortfall {
             needed,
             limit,
+            source,
             bytes_without_kv,
             remedies,
         })
@@ -119,6 +148,7 @@ impl fmt::Display for MemoryShortfall {
         let MemoryShortfall {
             needed,
             limit,
+            source,
             bytes_without_kv,
             remedies,
         } = self;
@@ -126,7 +156,7 @@ impl fmt::Display for MemoryShortfall {
             [needed, limit, bytes_without_kv].map(|bytes| size_text(*bytes));
         write!(
             f,
-            "the run needs {needed} of memory, and the limit is {limit}; "
+            "the run needs {needed} of memory, and the limit is {limit} ({source}); "
         )?;
         if remedies.is_empty() {
             return write!(

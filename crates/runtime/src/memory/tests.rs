@@ -84,7 +84,11 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
     let plan = |draft| {
         let kind = CacheKind::Contiguous;
         let model = (&blueprint).into();
-        let device = Reporting { free: 0, own: true };
+        let device = Reporting {
+            free: 0,
+            own: true,
+            bound: MemoryBound::Free,
+        };
         MemoryPlan::new(&model, &device, &options, kind, draft).unwrap()
     };
     let alone = plan(None);
@@ -97,7 +101,11 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
     assert_eq!(sums, (2 * device, 2 * host));
     let fits = |free: usize| {
         let free = free as u64;
-        let backend = Reporting { free, own: true };
+        let backend = Reporting {
+            free,
+            own: true,
+            bound: MemoryBound::Free,
+        };
         let limits = [MemoryLimit::Machine, MemoryLimit::Bytes(free)];
         limits.map(|limit| alone.check(limit, &backend).is_ok())
     };
@@ -108,9 +116,9 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
 fn what_does_not_fit_is_refused_with_the_smallest_change() {
     let plan = plan(32768, KvStorage::F32, CacheKind::Contiguous);
     let total = plan.total_bytes() as u64;
-    assert_eq!(MemoryShortfall::of(&plan, total), None);
+    assert_eq!(MemoryShortfall::of(&plan, total, LimitSource::Caller), None);
     let kv = plan.kv_bytes() as u64;
-    let shortfall = |limit: u64| MemoryShortfall::of(&plan, limit).unwrap();
+    let shortfall = |limit: u64| MemoryShortfall::of(&plan, limit, LimitSource::Caller).unwrap();
 
     // One byte short: half precision, or one token less.
     let short = shortfall(total - 1);
@@ -152,10 +160,38 @@ fn what_does_not_fit_is_refused_with_the_smallest_change() {
     plan.check(MemoryLimit::None, &Reference::new()).unwrap();
 }
 
+#[test]
+fn the_refusal_names_the_limit() {
+    let mut plan = plan(1024, KvStorage::F32, CacheKind::Contiguous);
+    let total = plan.total_bytes() as u64;
+    let refusal = |plan: &MemoryPlan, free: u64, bound: MemoryBound| {
+        let own = false;
+        let backend = Reporting { free, own, bound };
+        let checked = plan.check(MemoryLimit::Machine, &backend);
+        checked.err().map(|error| error.to_string())
+    };
+    for (bound, says) in [
+        (MemoryBound::Free, "(the free memory)"),
+        (MemoryBound::Group, "the memory limit of the cgroup leaves"),
+        (MemoryBound::AddressSpace, "see ulimit -v"),
+    ] {
+        let text = refusal(&plan, total - 1, bound).unwrap();
+        assert!(text.contains(says), "{text}");
+        assert_eq!(refusal(&plan, total, bound), None);
+    }
+    // Weights that are mapped already have their addresses, but not their memory.
+    plan.weights_are_mapped = true;
+    let rest = total - plan.weights_bytes() as u64;
+    assert_eq!(refusal(&plan, rest, MemoryBound::AddressSpace), None);
+    assert!(refusal(&plan, rest - 1, MemoryBound::AddressSpace).is_some());
+    assert!(refusal(&plan, rest, MemoryBound::Group).is_some());
+}
+
 /// A device that reports this much free memory.
 struct Reporting {
     free: u64,
     own: bool,
+    bound: MemoryBound,
 }
 
 impl Backend for Reporting {
@@ -173,6 +209,10 @@ impl Backend for Reporting {
 
     fn free_memory(&self) -> Option<u64> {
         Some(self.free)
+    }
+
+    fn memory_bound(&self) -> MemoryBound {
+        self.bound
     }
 
     fn has_own_memory(&self) -> bool {

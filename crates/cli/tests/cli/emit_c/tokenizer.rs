@@ -58,6 +58,11 @@ fn a_program_takes_and_prints_text() {
         let Some(program) = build(&folder, &model, "tiny", goal, &["-c", "64"]) else {
             return;
         };
+        for flag in ["--help", "-h"] {
+            let help = printed(&program, &[flag]);
+            assert!(help.starts_with("Reads text or token ids"), "{help}");
+            assert!(help.contains("[-p TEXT | ID...]\n"), "{help}");
+        }
         let prompt = "Hi there";
         let tokenized = folder.run(&["tokenize", &model, "-p", prompt]).ok();
         let ids = printed(&program, &["-n", "12", tokenized.trim()]);

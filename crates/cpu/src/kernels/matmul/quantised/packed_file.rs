@@ -16,7 +16,7 @@
 //!
 //! The weights start at a multiple of 4096 bytes. A weight with a damaged chunk is packed again.
 //!
-//! A finished file is *sealed*: its modification time is set to a function of the last checksum, so that any later
+//! A finished file is *sealed*: the fraction of a second of its modification time is a function of the last checksum, so that any later
 //! write breaks the seal. Chunks are verified if the file is not sealed, or if any of it has to be read from disk. A sealed
 //! file that is resident was verified when it was read, and is not verified again.
 
@@ -56,7 +56,7 @@ pub(super) struct PackedFile {
     path: PathBuf,
     bytes: Bytes,
     ranges: WeightRanges,
-    seal: SystemTime,
+    seal: Seal,
     /// Whether the file has not been written to since it was sealed.
     sealed: bool,
     /// Whether all of the file was resident before it was opened.
@@ -99,7 +99,7 @@ impl PackedFile {
             bytes,
             ranges,
             seal,
-            sealed: modified == seal,
+            sealed: seal.is_on(modified),
             resident,
         })
     }
@@ -109,7 +109,8 @@ impl PackedFile {
     pub(super) fn reseal(&self, verified: usize) {
         if !self.sealed && verified == self.ranges.len() {
             // Without a seal the next start verifies the file again.
-            let _ = File::open(&self.path).and_then(|file| file.set_modified(self.seal));
+            let _ = File::open(&self.path)
+                .and_then(|file| file.set_modified(self.seal.put_on(SystemTime::now())));
         }
     }
 
@@ -168,14 +169,37 @@ struct Contents<'a> {
     ranges: WeightRanges,
     /// The path of the model file.
     model: &'a [u8],
-    seal: SystemTime,
+    seal: Seal,
 }
 
-/// The modification time that seals a file with this checksum: a time in the 34 years from 2001 on.
-fn seal(checksum: u64) -> SystemTime {
-    let seconds = 1_000_000_000 + (checksum >> 34);
-    let nanoseconds = (checksum & 0xffff_ffff) % 1_000_000_000;
-    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds as u32)
+/// The mark of a file that was not written to since it was finished: the nanoseconds of its modification time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seal {
+    nanoseconds: u32,
+}
+
+impl Seal {
+    /// The coarsest unit of modification times that file systems with fractions of a second have, in nanoseconds.
+    const UNIT: u64 = 100;
+
+    /// The seal of a file with this checksum.
+    fn of(checksum: u64) -> Seal {
+        let units = checksum % (1_000_000_000 / Seal::UNIT);
+        Seal {
+            nanoseconds: (units * Seal::UNIT) as u32,
+        }
+    }
+
+    /// A time in the same second that has the seal.
+    fn put_on(self, time: SystemTime) -> SystemTime {
+        let seconds = time.duration_since(SystemTime::UNIX_EPOCH);
+        let seconds = seconds.unwrap_or_default().as_secs();
+        SystemTime::UNIX_EPOCH + Duration::new(seconds, self.nanoseconds)
+    }
+
+    fn is_on(self, time: SystemTime) -> bool {
+        time == self.put_on(time)
+    }
 }
 
 /// Parses the header of a file; accepts any bytes.
@@ -219,12 +243,12 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     Some(Contents {
         ranges,
         model: &bytes[path_at..path_end],
-        seal: seal(number(path_end)?),
+        seal: Seal::of(number(path_end)?),
     })
 }
 
-/// The header as bytes, and the time that seals the file.
-fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, SystemTime) {
+/// The header as bytes, and the seal of the file.
+fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, Seal) {
     let chunks = weights.iter().flat_map(|(_, bytes)| bytes.chunks(CHUNK));
     let sums: Vec<u8> = chunks
         .flat_map(|chunk| xxh64(chunk, 0).to_le_bytes())
@@ -248,7 +272,7 @@ fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, SystemTime) {
     let checksum = xxh64(&head, 0);
     head.extend(checksum.to_le_bytes());
     head.resize(end.next_multiple_of(ALIGNMENT), 0);
-    (head, seal(checksum))
+    (head, Seal::of(checksum))
 }
 
 /// A thread that writes a packed file.
@@ -291,7 +315,7 @@ impl PackedFileWriter {
                 let _ = atomic_write(&path, |file| {
                     write(file, &parts, &is_closing, CLOSE_WAIT.max(packing))?;
                     // Without a seal every start verifies the file.
-                    let _ = file.set_modified(seal);
+                    let _ = file.set_modified(seal.put_on(SystemTime::now()));
                     Ok(())
                 });
             }
