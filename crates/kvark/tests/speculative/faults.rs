@@ -57,10 +57,11 @@ impl Faulty {
     fn new() -> Faulty {
         let cpu = Cpu::new().unwrap();
         let inner = cpu.id();
-        CacheBuilderRegistry::global().register(ID, move |config| {
+        let registered = CacheBuilderRegistry::global().register(ID, move |config| {
             let bytes = CacheBuilderRegistry::global().bytes(inner, config)?;
             Ok(Box::new(FaultyKv(bytes)))
         });
+        registered.unwrap();
         let plan = Arc::default();
         Faulty { cpu, plan }
     }
