@@ -162,13 +162,6 @@ def test_errors_name_their_kind(model, tmp_path):
         kvark.Model("nowhere.gguf")
     with pytest.raises(kvark.errors.GrammarError):
         model.generate("x", regex="(")
-    session = model.session()
-    running = session.generate("A", max_tokens=64, ignore_eos=True)
-    with pytest.raises(kvark.errors.BusyError):
-        session.feed([1])
-    running.cancel()
-    running.result()
-    session.feed([1])
 
 
 def test_an_unknown_device_is_named(model):

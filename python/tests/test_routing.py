@@ -6,6 +6,7 @@ import pytest
 
 routing = pytest.importorskip("kvark.serve.routing")
 simulate = pytest.importorskip("kvark.serve.simulate")
+resources = pytest.importorskip("kvark.serve.resources")
 
 
 def prompt(seed, blocks):
@@ -61,3 +62,30 @@ def test_the_simulation_prefers_prefix_aware_routing():
     aware, turns = outcomes["prefix-aware"], outcomes["round-robin"]
     assert aware.hit_rate > 1.4 * turns.hit_rate
     assert aware.median < turns.median
+
+
+def test_a_replica_reserves_its_threads():
+    for arguments, cpus, expected in [
+        ([], None, 1.0),
+        (["--threads", "4"], None, 4.0),
+        (["-t", "2", "--threads=3"], None, 3.0),
+        (["--threads", "4"], 0.5, 0.5),
+        (["--threads", "many"], None, 1.0),
+        (["--threads"], None, 1.0),
+    ]:
+        assert resources.cpus_of(arguments, cpus) == expected, arguments
+
+
+def test_replicas_without_room_are_counted_before_they_wait():
+    for replicas, cpus, nodes, missing in [
+        (4, 1.0, [2.0], 2),
+        (4, 0.5, [2.0], 0),
+        (2, 4.0, [2.0], 2),
+        (3, 2.0, [3.0, 3.0], 1),
+        (10, 0.1, [1.0], 0),
+        (8, 0.0, [1.0], 0),
+    ]:
+        assert resources.unplaced(replicas, cpus, nodes) == missing, (replicas, cpus, nodes)
+    message = resources.shortage(4, 1.0, [2.0])
+    assert "2 of 4 replicas" in message and "--cpus 0.5" in message and "--replicas 2" in message
+    assert resources.shortage(2, 1.0, [2.0]) is None

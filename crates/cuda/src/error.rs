@@ -58,6 +58,19 @@ pub enum CudaErrorKind {
         /// The first line of the compiler's log.
         log: String,
     },
+    /// The backend's name is taken.
+    #[error("the caches of the GPU could not be registered: {0}")]
+    Register(String),
+    /// An environment variable has a value that it does not take.
+    #[error("{variable} is {found:?}, must be one of {values}")]
+    Variable {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        found: String,
+        /// The values that it takes.
+        values: String,
+    },
     /// The device has too little free memory.
     #[error("out of GPU memory: {} could not be allocated", base::size_text(*.0 as u64))]
     OutOfMemory(usize),

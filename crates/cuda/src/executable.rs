@@ -2,6 +2,7 @@
 
 use crate::best::{ranked_tokens, token_of};
 use crate::device::{Buffer, Device};
+use crate::error::{CudaError, CudaErrorKind};
 use crate::kv::CudaKv;
 use crate::machine::{Machine, Recording, Start};
 use crate::profile::LaunchProfile;
@@ -13,6 +14,7 @@ use backend::{
 };
 use graph::{Graph, Value};
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 /// The most tapes kept for step sizes without a descriptor.
@@ -45,18 +47,37 @@ struct StartUp {
     max_rows: usize,
 }
 
+/// The values of [`SUPPORT_VARIABLE`].
+const SUPPORT: [(&str, GraphSupport); 4] = [
+    ("never", GraphSupport::Never),
+    ("uniform_single", GraphSupport::UniformSingleToken),
+    ("uniform_batch", GraphSupport::UniformBatch),
+    ("always", GraphSupport::Always),
+];
+
+/// The support that a value of [`SUPPORT_VARIABLE`] names. All of it without a value.
+fn graph_support(value: Option<&str>) -> Result<GraphSupport, CudaError> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(GraphSupport::Always);
+    };
+    let named = SUPPORT.iter().find(|(name, _)| *name == value);
+    let unknown = || CudaErrorKind::Variable {
+        variable: SUPPORT_VARIABLE,
+        found: value.to_owned(),
+        values: SUPPORT.map(|(name, _)| name).join(", "),
+    };
+    Ok(named.ok_or_else(unknown)?.1)
+}
+
 impl CudaExecutable {
     pub(crate) fn new(
         graph: Arc<Graph>,
         device: &Arc<Device>,
         options: &CompileOptions,
     ) -> Result<CudaExecutable, BackendError> {
-        let support = match std::env::var(SUPPORT_VARIABLE).as_deref() {
-            Ok("never") => GraphSupport::Never,
-            Ok("uniform_single") => GraphSupport::UniformSingleToken,
-            Ok("uniform_batch") => GraphSupport::UniformBatch,
-            _ => GraphSupport::Always,
-        };
+        let support = std::env::var_os(SUPPORT_VARIABLE);
+        let support = graph_support(support.as_deref().map(OsStr::to_string_lossy).as_deref());
+        let support = support.map_err(BackendErrorKind::from)?;
         Ok(CudaExecutable {
             full: ReplayWrapper::new(RunMode::Full),
             pieces: ReplayWrapper::new(RunMode::Piecewise),
@@ -400,5 +421,30 @@ impl Replay for Whole<'_> {
 
     fn replay(&mut self, recording: &mut Recording) -> Result<(), BackendError> {
         self.work.0.replay(recording, RunMode::Full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_support_is_refused_with_the_values() {
+        for (name, support) in SUPPORT {
+            assert_eq!(graph_support(Some(name)).unwrap(), support);
+        }
+        for nothing in [None, Some("")] {
+            assert_eq!(graph_support(nothing).unwrap(), GraphSupport::Always);
+        }
+        for wrong in ["nver", "Never", "uniform"] {
+            let error = graph_support(Some(wrong)).unwrap_err().to_string();
+            for part in [
+                SUPPORT_VARIABLE,
+                wrong,
+                "never, uniform_single, uniform_batch, always",
+            ] {
+                assert!(error.contains(part), "{error}");
+            }
+        }
     }
 }

@@ -143,15 +143,18 @@ impl CapturedGraph {
         let ended = check("cuStreamEndCapture", unsafe {
             sys::cuStreamEndCapture(stream.0, &mut graph)
         });
-        started?;
-        ended?;
         let mut exec = std::ptr::null_mut();
-        // SAFETY: the graph was captured above; `exec` is written by the call.
-        let made = check("cuGraphInstantiate", unsafe {
-            sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0)
+        let made = started.and(ended).and_then(|()| {
+            // SAFETY: the graph was captured above; `exec` is written by the call.
+            check("cuGraphInstantiate", unsafe {
+                sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0)
+            })
         });
-        // SAFETY: an executable graph does not need the graph that it was made from.
-        let _ = unsafe { sys::cuGraphDestroy(graph) };
+        // A capture whose calls failed may have given a graph too.
+        if !graph.is_null() {
+            // SAFETY: an executable graph does not need the graph that it was made from, and nothing else has it.
+            let _ = unsafe { sys::cuGraphDestroy(graph) };
+        }
         made?;
         Ok(CapturedGraph(exec))
     }

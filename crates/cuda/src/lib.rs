@@ -60,7 +60,9 @@ impl Cuda {
         let make = move |config: &CacheConfig| -> Result<Box<dyn KvBytes>, KvError> {
             Ok(Box::new(kv::CudaKv::new(config, &owner)))
         };
-        CacheBuilderRegistry::global().register(Cuda::ID, make);
+        // All opened devices have the one primary context, so the builder of the first serves the others.
+        let registered = CacheBuilderRegistry::global().register(Cuda::ID, make);
+        registered.map_err(|error| CudaErrorKind::Register(error.to_string()))?;
         Ok(Cuda { device })
     }
 

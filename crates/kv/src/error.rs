@@ -193,6 +193,9 @@ pub enum KvErrorKind {
     /// No backend of this name has registered a builder of KV bytes.
     #[error("backend {0:?} is not registered")]
     UnknownBackend(String),
+    /// Another backend has registered under this name.
+    #[error("another backend is registered as {0:?}: a backend needs a name of its own")]
+    BackendTaken(String),
     /// The cache is not of the expected kind or backend.
     #[error("the cache is a {found} cache, not a {wanted} cache")]
     WrongKind {

@@ -3,6 +3,7 @@
 
 use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::{CacheConfig, CacheEntry, KvBytes, KvError, KvErrorKind};
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +69,13 @@ pub type KvBytesBuilder =
 /// The builders of KV bytes by backend. Every kind of cache works on the bytes of any backend.
 #[derive(Default)]
 pub struct CacheBuilderRegistry {
-    builders: Mutex<HashMap<String, std::sync::Arc<KvBytesBuilder>>>,
+    builders: Mutex<HashMap<String, Registered>>,
+}
+
+/// A builder and the type of its closure, which tells a backend that registers again from another one with its name.
+struct Registered {
+    closure: TypeId,
+    builder: std::sync::Arc<KvBytesBuilder>,
 }
 
 impl CacheBuilderRegistry {
@@ -79,15 +86,27 @@ impl CacheBuilderRegistry {
         &GLOBAL
     }
 
-    /// Registers the builder of a backend and replaces an earlier one.
-    pub fn register(
-        &self,
-        backend: &str,
-        builder: impl Fn(&CacheConfig) -> Result<Box<dyn KvBytes>, KvError> + Send + Sync + 'static,
-    ) {
-        let builder: std::sync::Arc<KvBytesBuilder> = std::sync::Arc::new(builder);
+    /// Registers the builder of a backend. The first builder stays: a backend may register again where it did before, which
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// `BackendTaken` if another backend has registered under this name.
+    pub fn register<F>(&self, backend: &str, builder: F) -> Result<(), KvError>
+    where
+        F: Fn(&CacheConfig) -> Result<Box<dyn KvBytes>, KvError> + Send + Sync + 'static,
+    {
+        let closure = TypeId::of::<F>();
         let mut builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
-        builders.insert(backend.to_owned(), builder);
+        let registered = builders
+            .entry(backend.to_owned())
+            .or_insert_with(|| Registered {
+                closure,
+                builder: std::sync::Arc::new(builder),
+            });
+        match registered.closure == closure {
+            true => Ok(()),
+            false => Err(KvErrorKind::BackendTaken(backend.to_owned()).into()),
+        }
     }
 
     /// Builds the storage of a cache on this backend.
@@ -97,9 +116,40 @@ impl CacheBuilderRegistry {
     pub fn bytes(&self, backend: &str, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         config.check()?;
         let builders = self.builders.lock().unwrap_or_else(PoisonError::into_inner);
-        let builder = builders.get(backend).cloned();
+        let builder = builders.get(backend).map(|found| found.builder.clone());
         drop(builders);
         let unknown = || KvErrorKind::UnknownBackend(backend.to_owned());
         builder.ok_or_else(unknown)?(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LayerConfig;
+
+    #[test]
+    fn the_first_backend_of_a_name_stays() {
+        let registry = CacheBuilderRegistry::default();
+        let layer = LayerConfig {
+            kv_heads: 1,
+            key_dim: 2,
+            value_dim: 2,
+            window: None,
+        };
+        let config = CacheConfig::new(4, vec![layer]);
+        let refuses = |message: &'static str| {
+            move |_: &CacheConfig| Err(KvErrorKind::Device(message.to_owned()).into())
+        };
+        // One closure: the same backend, opened twice.
+        registry.register("gpu", refuses("first")).unwrap();
+        registry.register("gpu", refuses("second")).unwrap();
+        let other = |_: &CacheConfig| Err(KvErrorKind::Device("other".to_owned()).into());
+        let taken = registry.register("gpu", other).unwrap_err();
+        assert_eq!(*taken.kind(), KvErrorKind::BackendTaken("gpu".to_owned()));
+        assert!(taken.to_string().contains("gpu"), "{taken}");
+        let found = registry.bytes("gpu", &config).err().unwrap();
+        assert_eq!(*found.kind(), KvErrorKind::Device("first".to_owned()));
+        registry.register("tpu", other).unwrap();
     }
 }

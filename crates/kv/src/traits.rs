@@ -70,6 +70,10 @@ pub trait TreeCache: Cache {
     fn propose(&mut self, parents: &[Option<u32>]) -> Result<(), KvError>;
     /// Commits a chain of candidates and removes the others. The returned row copies must be made before the next
     /// forward; [`CacheSession::accept`](crate::CacheSession::accept) does both.
+    ///
+    /// # Errors
+    /// `NotAChain` if a candidate is not a computed child of the one before it; `StepPending` if further candidates are
+    /// declared.
     fn commit_path(&mut self, accepted: &[u32]) -> Result<GatherPlan, KvError>;
 }
 

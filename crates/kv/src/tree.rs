@@ -227,6 +227,10 @@ impl TreeCache for Tree {
     }
 
     fn commit_path(&mut self, accepted: &[u32]) -> Result<GatherPlan, KvError> {
+        // The parents of declared candidates are among those that a commit removes.
+        if self.frontier() > 0 && self.computed > 0 {
+            return Err(KvErrorKind::StepPending.into());
+        }
         let mut parent = None;
         for &node in accepted {
             let known = self.nodes[..self.computed as usize].get(node as usize);
@@ -239,9 +243,11 @@ impl TreeCache for Tree {
             base: self.len,
             rows: accepted.iter().map(|node| self.len + node).collect(),
         };
-        self.len += accepted.len() as u32;
-        self.computed = 0;
-        self.nodes.clear();
+        if self.computed > 0 {
+            self.len += accepted.len() as u32;
+            self.computed = 0;
+            self.nodes.clear();
+        }
         Ok(gather)
     }
 }

@@ -146,12 +146,13 @@ const BACKEND: &str = "ledger";
 
 /// A full layer and one with a window of four.
 fn config(ring: bool) -> CacheConfig {
-    CacheBuilderRegistry::global().register(BACKEND, |config| {
+    let registered = CacheBuilderRegistry::global().register(BACKEND, |config| {
         Ok(Box::new(Ledger {
             config: config.clone(),
             rows: HashMap::new(),
         }))
     });
+    registered.unwrap();
     let layer = |window| LayerConfig {
         kv_heads: 1,
         key_dim: 4,

@@ -101,6 +101,8 @@ struct SinkRunner {
     forward: MethodId,
     session: CacheSession<SinkCache>,
     tokens: Vec<u32>,
+    /// Tokens whose keys and values were computed: all, or all but a pending one.
+    fed: usize,
     outputs: StepOutputs,
 }
 
@@ -125,6 +127,7 @@ impl SinkRunner {
             module,
             session,
             tokens: vec![],
+            fed: 0,
             outputs: StepOutputs::default(),
         })
     }
@@ -135,9 +138,18 @@ impl DecodeContext for SinkRunner {
         &self.tokens
     }
 
+    fn append(&mut self, token: u32) {
+        self.tokens.push(token);
+    }
+
+    fn is_pending(&self) -> bool {
+        self.fed < self.tokens.len()
+    }
+
     fn logits(&self) -> &[f32] {
         match self.outputs.rows() {
             0 => &[],
+            _ if self.is_pending() => &[],
             _ => self.outputs.logits(0),
         }
     }
@@ -151,14 +163,17 @@ impl DecodeContext for SinkRunner {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
-        let mut done = 0;
-        for chunk in tokens.chunks(SinkRunner::STEP) {
-            let mut step = Step::sequence(chunk, self.tokens.len() as u32);
+        let before = self.tokens.len();
+        let all = [&self.tokens[self.fed..], tokens].concat();
+        for chunk in all.chunks(SinkRunner::STEP) {
+            let mut step = Step::sequence(chunk, self.fed as u32);
             step.want_last();
             self.module
                 .run_step(self.forward, &step, &mut self.outputs)?;
+            self.tokens.truncate(self.fed);
             self.tokens.extend(chunk);
-            done += chunk.len();
+            self.fed = self.tokens.len();
+            let done = self.fed - before;
             if !progress(done) && done < tokens.len() {
                 return Ok(false);
             }

@@ -49,9 +49,9 @@ pub mod generate {
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, DecodeContext,
-        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Generator, PromptPrefix,
-        Runner, RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle, Timings,
-        common_prefix_len, generate, sequence_breakers,
+        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Generator, PausedGeneration,
+        PromptPrefix, Runner, RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle,
+        Timings, common_prefix_len, generate, sequence_breakers,
     };
 }
 

@@ -1,11 +1,11 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, final, overload
+from typing import Any, Literal, TypedDict, final, overload, type_check_only
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self, disjoint_base
+from typing_extensions import Self, Unpack, disjoint_base
 
 from .binding import IOBinding
 
@@ -30,6 +30,34 @@ def run_command(arguments: Sequence[str]) -> int: ...
 
 _Prompt = str | Sequence[int]
 _Progress = Callable[[int], object]
+# A message with a role and a content: a text, or a list of parts {"type": "text", "text": …}.
+_Messages = str | Sequence[Mapping[str, Any]]
+
+@type_check_only
+class _SamplingOptions(TypedDict, total=False):
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repeat_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repeat_last_n: int | None
+    seed: int | None
+    logit_bias: Mapping[int, float] | None
+
+@type_check_only
+class _EngineOptions(_SamplingOptions, total=False):
+    json_schema: Mapping[str, Any] | bool | None
+    regex: str | None
+    grammar: str | None
+    lark: str | None
+    logprobs: int | bool | None
+    speculation: Literal["ngram", "draft", "eagle3", "auto"] | bool | None
 
 @final
 class NodeArg:
@@ -89,12 +117,22 @@ class GenerationResult:
     def finish_reason(self) -> str: ...
     @property
     def timings(self) -> dict[str, Any]: ...
+    @property
+    def logprobs(self) -> list[dict[str, Any]] | None: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+    @classmethod
+    def _restore(cls, state: dict[str, Any]) -> GenerationResult: ...
 
 @final
 class Generation:
     def __iter__(self) -> Self: ...
     def __next__(self) -> str: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
     def cancel(self) -> None: ...
+    def close(self) -> None: ...
     def result(self) -> GenerationResult: ...
 
 @final
@@ -109,7 +147,7 @@ class Session:
     def logits(self) -> npt.NDArray[np.float32]: ...
     def feed_all_logits(self, prompt: _Prompt) -> npt.NDArray[np.float32]: ...
     def generate(
-        self, prompt: _Prompt | None = None, *, progress: _Progress | None = None, **options: Any
+        self, prompt: _Prompt | None = None, *, progress: _Progress | None = None, **options: Unpack[_SamplingOptions]
     ) -> Generation: ...
     def rewind(self, length: int) -> None: ...
     def freeze(self) -> Prefix: ...
@@ -120,6 +158,9 @@ class Session:
     @property
     def capacity(self) -> int: ...
     def memory(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
     def __len__(self) -> int: ...
 
 @final
@@ -142,7 +183,7 @@ class Branch:
 class Branches:
     def new_branch(self, prompt: _Prompt | None = None) -> Branch: ...
     def step(self, tokens: Sequence[tuple[Branch, int]]) -> None: ...
-    def generate(self, branches: Sequence[Branch], **options: Any) -> list[GenerationResult]: ...
+    def generate(self, branches: Sequence[Branch], **options: Unpack[_SamplingOptions]) -> list[GenerationResult]: ...
     def cell_map(self, branches: Sequence[Branch]) -> npt.NDArray[np.int32]: ...
     def ref_counts(self) -> npt.NDArray[np.uint16]: ...
     @property
@@ -190,35 +231,71 @@ class Model:
         device: str = "cpu",
         memory_limit: int | None = None,
         slots: int = 8,
+        run_mode: Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"] | None = None,
+        draft: str | PathLike[str] | None = None,
         progress: Callable[[str, int, int], object] | None = None,
     ) -> Self: ...
     def session(self, prefix: Prefix | None = None) -> Session: ...
     def branches(self, *, cells: int | None = None, sequences: int = 8) -> Branches: ...
-    def generate(self, prompt: _Prompt, *, progress: _Progress | None = None, **options: Any) -> Generation: ...
+    @overload
+    def generate(
+        self,
+        prompt: _Prompt,
+        *,
+        n: None = None,
+        progress: _Progress | None = None,
+        **options: Unpack[_EngineOptions],
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self, prompt: _Prompt, *, n: int, progress: _Progress | None = None, **options: Unpack[_EngineOptions]
+    ) -> list[Generation]: ...
     @overload
     def chat(
         self,
-        messages: str | Sequence[dict[str, str]],
+        messages: _Messages,
         *,
         stream: Literal[False] = False,
+        n: None = None,
         progress: _Progress | None = None,
-        **options: Any,
+        **options: Unpack[_EngineOptions],
     ) -> GenerationResult: ...
     @overload
     def chat(
         self,
-        messages: str | Sequence[dict[str, str]],
+        messages: _Messages,
         *,
         stream: Literal[True],
+        n: None = None,
         progress: _Progress | None = None,
-        **options: Any,
+        **options: Unpack[_EngineOptions],
     ) -> Generation: ...
+    @overload
+    def chat(
+        self,
+        messages: _Messages,
+        *,
+        stream: Literal[False] = False,
+        n: int,
+        progress: _Progress | None = None,
+        **options: Unpack[_EngineOptions],
+    ) -> list[GenerationResult]: ...
+    @overload
+    def chat(
+        self,
+        messages: _Messages,
+        *,
+        stream: Literal[True],
+        n: int,
+        progress: _Progress | None = None,
+        **options: Unpack[_EngineOptions],
+    ) -> list[Generation]: ...
     def tokenize(self, text: str, *, bos: bool = False, special: bool = False) -> list[int]: ...
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str: ...
     def apply_chat_template(
-        self, messages: str | Sequence[dict[str, str]], *, add_generation_prompt: bool = True
+        self, messages: _Messages, *, add_generation_prompt: bool = True
     ) -> list[int]: ...
-    def embed(self, texts: Sequence[str], *, normalize: bool = True) -> npt.NDArray[np.float32]: ...
+    def embed(self, texts: str | Sequence[str], *, normalize: bool = True) -> npt.NDArray[np.float32]: ...
     def score(self, prompt: _Prompt) -> dict[str, Any]: ...
     def memory_plan(self, *, sequences: int = 1) -> dict[str, Any]: ...
     @property
@@ -229,3 +306,6 @@ class Model:
     def vocab_size(self) -> int: ...
     @property
     def context_length(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...

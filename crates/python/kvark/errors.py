@@ -53,5 +53,5 @@ class EngineError(KvarkError):
     """An engine that stops or whose queue is full."""
 
 
-class BusyError(KvarkError):
-    """A session that is generating."""
+class ClosedError(KvarkError, ValueError):
+    """A model, a session or a generation that was closed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from . import _kvark
@@ -14,7 +14,17 @@ class Model(_kvark.Model):
     """A language model with its tokenizer and chat template.
 
     `path_or_name` is a path (`.gguf`, `.pt2`, `.onnx`, or a folder with `genai_config.json`), a name of the catalogue,
-    `hf:OWNER/REPO[:QUANT]`, `ollama:NAME`, an https address, or nothing for the default model.
+    `hf:OWNER/REPO[:QUANT]`, `ollama:NAME`, an https address, or nothing for the default model. The other arguments:
+
+    context: the largest number of tokens of a sequence; the model's own without it
+    threads: of the CPU; one for each core without it
+    cache_type_k, cache_type_v: how keys and values are stored: "f32", "f16", "bf16", "f8_e4m3", "q8", "q4" and others
+    device: "cpu" or "cuda"
+    memory_limit: in bytes; the free memory of the machine without it
+    slots: requests that run at once
+    run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"
+    draft: a smaller model or an Eagle3 head, for `speculation`
+    progress: called with the stage, the bytes done and all bytes of a download
     """
 
     def plan(self, *, sequences: int = 1) -> MemoryPlan:
@@ -26,7 +36,7 @@ class Model(_kvark.Model):
         async for piece in iterate(self.generate(prompt, **options)):
             yield piece
 
-    async def achat(self, messages: str | list[dict[str, str]], **options: Any) -> AsyncIterator[str]:
+    async def achat(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> AsyncIterator[str]:
         """`chat` for asyncio programs: the pieces of the answer."""
         async for piece in iterate(self.chat(messages, stream=True, **options)):
             yield piece

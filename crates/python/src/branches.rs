@@ -1,15 +1,16 @@
 //! `Branches`: sequences that fork, rewind and step together in one pool of cells.
 
 use crate::error::{Error, Result};
-use crate::generation::GenerationResult;
-use crate::loaded::{Loaded, Prompt};
+use crate::interrupt::interruptible;
+use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::GenerationOptions;
+use crate::result::GenerationResult;
 use kvark::generate::{BatchToken, DecodeContext, Sampler, SamplerOptions, SeqId};
 use kvark::{BatchRunner, RunnerOptions};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A pool of cells and the sequences in it.
 struct Pool {
@@ -41,7 +42,7 @@ fn with<T: Send>(
     pool: &Mutex<Pool>,
     work: impl FnOnce(&mut Pool) -> Result<T> + Send,
 ) -> Result<T> {
-    py.detach(|| work(&mut pool.lock().unwrap_or_else(PoisonError::into_inner)))
+    py.detach(|| work(&mut lock(pool)))
 }
 
 impl Pool {
@@ -140,7 +141,11 @@ impl Branches {
         })
     }
 
-    /// Generates on several branches at once, with one forward for all. A branch's seed is the seed plus its index.
+    /// Generates on several branches at once, with one forward for all, each after its last token. A branch's seed is the seed
+    /// plus its index.
+    ///
+    /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
+    /// presence_penalty, repeat_last_n, seed, logit_bias.
     #[pyo3(signature = (branches, **options))]
     fn generate(
         &self,
@@ -149,14 +154,11 @@ impl Branches {
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Vec<GenerationResult>> {
         let options = GenerationOptions::read(&self.model.model, options)?;
-        if options.grammar.is_some() {
-            return Err(Error::argument(
-                "branches take no grammar; Model.generate and Model.chat do",
-            ));
-        }
+        options.check_engine_only("branches")?;
         let sequences = self.sequences(&branches)?;
-        let mut raised = None;
-        let outputs = with(py, &self.pool, |pool| {
+        let (model, pool) = (self.model.clone(), self.pool.clone());
+        let outputs = interruptible(py, move |cancel| {
+            let pool = &mut *lock(&pool);
             sequences.iter().try_for_each(|seq| pool.check(*seq))?;
             let sampler = |(index, (seq, _)): (usize, &(SeqId, u64))| {
                 let sampling = SamplerOptions {
@@ -166,19 +168,14 @@ impl Branches {
                 (*seq, Sampler::new(sampling))
             };
             let mut lanes: Vec<_> = sequences.iter().enumerate().map(sampler).collect();
-            let model = &self.model.model;
-            let generated = pool
-                .runner
-                .generate(model, &mut lanes, &options.options, |_, _| {
-                    raised = Python::attach(|py| py.check_signals()).err();
-                    raised.is_none()
-                });
+            let generated =
+                pool.runner
+                    .generate(&model.model, &mut lanes, &options.options, |_, _| {
+                        !cancel.is_set()
+                    });
             Ok(generated?)
         })?;
-        match raised {
-            Some(error) => Err(error.into()),
-            None => Ok(outputs.into_iter().map(GenerationResult::from).collect()),
-        }
+        Ok(outputs.into_iter().map(GenerationResult::from).collect())
     }
 
     /// The map of cells: for each branch and cell the position of the token, or -1. Rows are in the order of `branches`.
@@ -222,6 +219,18 @@ impl Branches {
     fn capacity(&self, py: Python<'_>) -> Result<usize> {
         with(py, &self.pool, |pool| Ok(pool.runner.capacity()?))
     }
+
+    fn __repr__(&self, py: Python<'_>) -> Result<String> {
+        with(py, &self.pool, |pool| {
+            Ok(format!(
+                "Branches({:?}, {} branches, {} of {} cells)",
+                self.model.name(),
+                pool.live.len(),
+                pool.runner.cells_used()?,
+                pool.runner.capacity()?
+            ))
+        })
+    }
 }
 
 #[pymethods]
@@ -262,9 +271,14 @@ impl Branch {
 
     /// The logits after the last token, as a copy.
     fn logits<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<f32>>> {
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        pool.check(self.id())?;
-        Ok(PyArray1::from_slice(py, pool.runner.logits(self.seq)))
+        let logits = with(py, &self.pool, |pool| {
+            pool.check(self.id())?;
+            if pool.runner.is_pending(self.seq) {
+                pool.runner.sequence(self.seq).feed(&[], &mut |_| true)?;
+            }
+            Ok(pool.runner.logits(self.seq).to_vec())
+        })?;
+        Ok(PyArray1::from_vec(py, logits))
     }
 
     /// Removes all tokens after the first `length`.
@@ -312,6 +326,18 @@ impl Branch {
     fn __len__(&self, py: Python<'_>) -> Result<usize> {
         Ok(self.tokens(py)?.len())
     }
+
+    fn __repr__(&self, py: Python<'_>) -> Result<String> {
+        with(py, &self.pool, |pool| {
+            Ok(match pool.check(self.id()) {
+                Ok(()) => {
+                    let tokens = pool.runner.tokens(self.seq).len();
+                    format!("Branch(seq={}, {tokens} tokens)", self.seq)
+                }
+                Err(_) => format!("Branch(seq={}, dropped)", self.seq),
+            })
+        })
+    }
 }
 
 impl Branch {
@@ -320,23 +346,20 @@ impl Branch {
     }
 
     fn feed_tokens(&self, py: Python<'_>, tokens: &[u32]) -> Result<()> {
-        let mut raised = None;
-        with(py, &self.pool, |pool| {
-            pool.check(self.id())?;
-            let mut sequence = pool.runner.sequence(self.seq);
-            sequence.feed(tokens, &mut |_| {
-                raised = Python::attach(|py| py.check_signals()).err();
-                raised.is_none()
-            })?;
+        let (pool, id, tokens) = (self.pool.clone(), self.id(), tokens.to_vec());
+        interruptible(py, move |cancel| {
+            let pool = &mut *lock(&pool);
+            pool.check(id)?;
+            let mut sequence = pool.runner.sequence(id.0);
+            sequence.feed(&tokens, &mut |_| !cancel.is_set())?;
             Ok(())
-        })?;
-        raised.map_or(Ok(()), |error| Err(error.into()))
+        })
     }
 }
 
 impl Drop for Branch {
     fn drop(&mut self) {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         if pool.check(self.id()).is_ok() {
             _ = pool.release(self.id());
         }

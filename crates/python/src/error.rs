@@ -38,9 +38,14 @@ impl Error {
         Error::new("InvalidArgumentError", "InvalidArgument", message)
     }
 
-    /// A session that is generating, or was closed.
-    pub(crate) fn busy() -> Error {
-        Error::new("BusyError", "Busy", "the session is generating")
+    /// A token id outside the vocabulary.
+    pub(crate) fn unknown_token(id: u32, vocab: usize) -> Error {
+        RuntimeError::from(RuntimeErrorKind::UnknownToken { id, vocab }).into()
+    }
+
+    /// A thing that was closed.
+    pub(crate) fn closed(what: &str) -> Error {
+        Error::new("ClosedError", "Closed", format!("the {what} was closed"))
     }
 }
 

@@ -10,9 +10,12 @@ mod eager_cache;
 mod error;
 mod generation;
 mod inference;
+mod interrupt;
 mod loaded;
 mod model;
 mod options;
+mod request;
+mod result;
 mod session;
 
 #[pyo3::pymodule]
@@ -24,11 +27,13 @@ mod _kvark {
     #[pymodule_export]
     use crate::eager_cache::EagerCache;
     #[pymodule_export]
-    use crate::generation::{Generation, GenerationResult};
+    use crate::generation::Generation;
     #[pymodule_export]
     use crate::inference::{InferenceSession, NodeArg};
     #[pymodule_export]
     use crate::model::Model;
+    #[pymodule_export]
+    use crate::result::GenerationResult;
     #[pymodule_export]
     use crate::session::{Prefix, Session};
 

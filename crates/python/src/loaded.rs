@@ -6,6 +6,7 @@ use kvark::backend::Backend;
 use kvark::embed::Embedder;
 use kvark::engine::{Engine, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
+use kvark::speculative::Drafter;
 use kvark::text::EncodeOptions;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ pub(crate) struct Loaded {
     pub(crate) runner: RunnerOptions,
     pub(crate) path: PathBuf,
     pub(crate) slots: usize,
+    /// A draft for requests that speculate with one.
+    pub(crate) draft: Option<kvark::Model>,
     /// Started by the first request.
     pub(crate) engine: Mutex<Option<Engine>>,
     pub(crate) grammars: Mutex<Option<Arc<GrammarCompiler>>>,
@@ -50,6 +53,12 @@ impl Prompt {
 }
 
 impl Loaded {
+    /// The name of the file.
+    pub(crate) fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
     pub(crate) fn start_engine(&self) -> Result<Engine> {
         let context = self
             .runner
@@ -60,9 +69,13 @@ impl Loaded {
             preallocate: true,
             ..self.runner.clone()
         };
+        let draft = self.draft.as_ref().map(|draft| {
+            Drafter::new(draft, &self.model, &*self.backend, &self.runner, self.slots)
+        });
         let scheduler = SchedulerOptions {
             slots: self.slots,
             queue: usize::MAX,
+            draft: draft.transpose()?,
             ..SchedulerOptions::default()
         };
         let engine = Engine::start(self.model.clone(), &*self.backend, &runner, &scheduler);

@@ -3,36 +3,44 @@
 use crate::branches::Branches;
 use crate::download;
 use crate::error::{Error, Result};
-use crate::generation::{Event, EventSender, Generation};
+use crate::generation::Generation;
+use crate::interrupt::interruptible;
 use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::{self, GenerationOptions};
+use crate::request::submit;
 use crate::session::{Prefix, Session};
 use kvark::embed::{EmbedOptions, Embedder};
-use kvark::engine::{Request, RequestEvent};
-use kvark::generate::GenerateOutput;
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
+use kvark::speculative::EagleHead;
 use kvark::text::EncodeOptions;
 use kvark::{Runner, RunnerOptions};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use serde_json::Value as Json;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// A language model.
+/// A language model. `with` and `close()` free its memory.
 #[pyclass(frozen, module = "kvark", subclass)]
 pub struct Model {
-    loaded: Arc<Loaded>,
+    /// `None` after it was closed.
+    loaded: Mutex<Option<Arc<Loaded>>>,
 }
 
 #[pymethods]
 impl Model {
     /// Opens a model: a path, a name of the catalogue or the hub, or the default model.
+    ///
+    /// context: the largest number of tokens of a sequence; threads: of the CPU, one for each core by default; cache_type_k and
+    /// cache_type_v: how keys and values are stored; device: "cpu" or "cuda"; memory_limit: in bytes; slots: requests that run at
+    /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; draft: a smaller model or an
+    /// Eagle3 head for speculation; progress: called with the stage, the bytes done and the bytes in all of a download.
     #[new]
     #[pyo3(signature = (
         path_or_name=None, *, context=None, threads=None, cache_type_k="f16", cache_type_v="f16", device="cpu",
-        memory_limit=None, slots=8, progress=None
+        memory_limit=None, slots=8, run_mode=None, draft=None, progress=None
     ))]
     #[allow(
         clippy::too_many_arguments,
@@ -48,14 +56,27 @@ impl Model {
         device: &str,
         memory_limit: Option<u64>,
         slots: usize,
+        run_mode: Option<&str>,
+        draft: Option<PathBuf>,
         progress: Option<Py<PyAny>>,
     ) -> Result<Model> {
-        let runner = options::runner(context, threads, cache_type_k, cache_type_v, memory_limit)?;
+        let storage = [cache_type_k, cache_type_v];
+        let runner = options::runner(context, threads, storage, memory_limit, run_mode)?;
         let name = path_or_name.map(|name| name.to_string_lossy().into_owned());
         let path = download::path_of(py, name.as_deref(), progress)?;
         let loaded = py.detach(|| {
+            let draft = draft.map(|draft| kvark::Model::open(&draft, context));
+            let draft = draft.transpose()?;
+            let artifact = draft.as_ref().map(kvark::Model::artifact);
+            let layers = artifact.and_then(EagleHead::feature_layers);
+            let open = OpenOptions {
+                context,
+                feature_layers: layers.cloned().unwrap_or_default(),
+                ..OpenOptions::default()
+            };
             Ok::<_, Error>(Loaded {
-                model: Arc::new(kvark::Model::open(&path, context)?),
+                model: Arc::new(kvark::Model::open_with(&path, &open)?),
+                draft,
                 backend: options::backend(device)?,
                 runner,
                 path,
@@ -66,55 +87,69 @@ impl Model {
             })
         })?;
         Ok(Model {
-            loaded: Arc::new(loaded),
+            loaded: Mutex::new(Some(Arc::new(loaded))),
         })
     }
 
     /// A new sequence; after a frozen prefix, if one is given.
     #[pyo3(signature = (prefix=None))]
     fn session(&self, py: Python<'_>, prefix: Option<Py<Prefix>>) -> Result<Session> {
-        let model = self.loaded.clone();
+        let model = self.loaded()?;
         py.detach(|| Session::new(model, prefix.as_ref().map(|prefix| &prefix.get().prefix)))
     }
 
     /// Several sequences in one pool of cells, which fork and step together.
     #[pyo3(signature = (*, cells=None, sequences=8))]
     fn branches(&self, py: Python<'_>, cells: Option<usize>, sequences: usize) -> Result<Branches> {
-        let model = self.loaded.clone();
+        let model = self.loaded()?;
         py.detach(|| Branches::new(model, cells, sequences))
     }
 
-    /// Generates after a prompt. Requests of several threads run together and share prefixes.
-    #[pyo3(signature = (prompt, *, progress=None, **options))]
-    fn generate(
+    /// Generates after a prompt. Requests of several threads run together and share prefixes. With `n`, a list of generations
+    /// after one prompt, whose seeds are the seed and the numbers after it.
+    ///
+    /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
+    /// presence_penalty, repeat_last_n, seed, logit_bias; json_schema, regex, grammar (GBNF) or lark; logprobs (the number of most
+    /// likely tokens that come with each token); speculation ("ngram", "draft", "eagle3", "auto" or True).
+    #[pyo3(signature = (prompt, *, n=None, progress=None, **options))]
+    fn generate<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         prompt: Prompt,
+        n: Option<usize>,
         progress: Option<Py<PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> Result<Generation> {
-        let tokens = prompt.tokens(&self.loaded.model)?;
-        let options = GenerationOptions::read(&self.loaded.model, options)?;
-        self.submit(py, tokens, progress, options)
+    ) -> Result<Bound<'py, PyAny>> {
+        let loaded = self.loaded()?;
+        let tokens = prompt.tokens(&loaded.model)?;
+        let options = GenerationOptions::read(&loaded.model, options)?;
+        let all = submit_all(py, &loaded, tokens, progress, &options, n)?;
+        Ok(one_or_list(py, all, n)?)
     }
 
-    /// Generates the answer to a chat: a text, or a list of messages with role and content.
-    #[pyo3(signature = (messages, *, stream=false, progress=None, **options))]
+    /// Generates the answer to a chat: a text, or a list of messages with role and content. A content is a text, or a list of
+    /// parts {"type": "text", "text": …}. With `stream`, the result is a `Generation`; with `n`, it is a list.
+    ///
+    /// Options: those of `generate`.
+    #[pyo3(signature = (messages, *, stream=false, n=None, progress=None, **options))]
     fn chat<'py>(
         &self,
         py: Python<'py>,
         messages: &Bound<'py, PyAny>,
         stream: bool,
+        n: Option<usize>,
         progress: Option<Py<PyAny>>,
         options: Option<&Bound<'py, PyDict>>,
     ) -> Result<Bound<'py, PyAny>> {
-        let tokens = self.chat_tokens(messages, true)?;
-        let options = GenerationOptions::read(&self.loaded.model, options)?;
-        let generation = Bound::new(py, self.submit(py, tokens, progress, options)?)?;
-        match stream {
-            true => Ok(generation.into_any()),
-            false => Ok(generation.call_method0("result")?),
+        let loaded = self.loaded()?;
+        let tokens = chat_tokens(&loaded.model, messages, true)?;
+        let options = GenerationOptions::read(&loaded.model, options)?;
+        let all = submit_all(py, &loaded, tokens, progress, &options, n)?;
+        if stream {
+            return Ok(one_or_list(py, all, n)?);
         }
+        let results = all.iter().map(|generation| generation.result(py));
+        Ok(one_or_list(py, results.collect::<Result<Vec<_>>>()?, n)?)
     }
 
     /// The token ids of a text alone; of its beginning too with `bos`.
@@ -125,13 +160,19 @@ impl Model {
             special,
             ..EncodeOptions::default()
         };
-        Ok(self.loaded.model.tokenizer()?.encode(text, options))
+        Ok(self.loaded()?.model.tokenizer()?.encode(text, options))
     }
 
-    /// The text of token ids.
+    /// The text of token ids. An id outside the vocabulary is an error that names it.
     #[pyo3(signature = (tokens, *, special=false))]
     fn detokenize(&self, tokens: Vec<u32>, special: bool) -> Result<String> {
-        Ok(self.loaded.model.tokenizer()?.decode(&tokens, special))
+        let loaded = self.loaded()?;
+        let tokenizer = loaded.model.tokenizer()?;
+        let vocab = tokenizer.vocab_size().max(loaded.model.facts().vocab_size);
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= vocab) {
+            return Err(Error::unknown_token(*id, vocab));
+        }
+        Ok(tokenizer.decode(&tokens, special))
     }
 
     /// The token ids of a chat as the model's template writes it.
@@ -141,19 +182,23 @@ impl Model {
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
     ) -> Result<Vec<u32>> {
-        self.chat_tokens(messages, add_generation_prompt)
+        chat_tokens(&self.loaded()?.model, messages, add_generation_prompt)
     }
 
-    /// Embeddings of texts, one row each.
+    /// Embeddings of texts, one row each. A single text is a list of one.
     #[pyo3(signature = (texts, *, normalize=true))]
     fn embed<'py>(
         &self,
         py: Python<'py>,
-        texts: Vec<String>,
+        texts: Texts,
         normalize: bool,
     ) -> Result<Bound<'py, PyArray2<f32>>> {
-        let loaded = &self.loaded;
-        let rows = py.detach(|| {
+        let loaded = self.loaded()?;
+        let texts = match texts {
+            Texts::One(text) => vec![text],
+            Texts::Many(texts) => texts,
+        };
+        let rows = interruptible(py, move |cancel| {
             let mut embedder = lock(&loaded.embedder);
             if embedder.is_none() {
                 let open = OpenOptions {
@@ -169,15 +214,9 @@ impl Model {
                 *embedder = Some(Embedder::new(model, &*loaded.backend, &options)?);
             }
             let embedder = embedder.as_mut().expect("it was just made");
-            let mut raised = None;
-            let found = embedder.embed(&texts, |_| {
-                raised = Python::attach(|py| py.check_signals()).err();
-                raised.is_none()
-            })?;
-            match raised {
-                Some(error) => Err(error.into()),
-                None => Ok::<_, Error>(found.unwrap_or_default()),
-            }
+            embedder.set_normalize(normalize);
+            let found = embedder.embed(&texts, |_| !cancel.is_set())?;
+            Ok(found.unwrap_or_default())
         })?;
         let width = rows.first().map_or(0, |row| row.values.len());
         let flat: Vec<f32> = rows.iter().flat_map(|row| row.values.clone()).collect();
@@ -186,9 +225,10 @@ impl Model {
 
     /// Teacher-forced log-probabilities of a text or of token ids.
     fn score<'py>(&self, py: Python<'py>, prompt: Prompt) -> Result<Bound<'py, PyDict>> {
-        let loaded = &self.loaded;
+        let loaded = self.loaded()?;
         let tokens = prompt.tokens(&loaded.model)?;
-        let score = py.detach(|| {
+        let ids = tokens.clone();
+        let score = interruptible(py, move |cancel| {
             let step = loaded.runner.max_step_tokens.min(Runner::MAX_SCORED_STEP);
             let options = RunnerOptions {
                 max_step_tokens: step,
@@ -196,22 +236,12 @@ impl Model {
                 ..loaded.runner.clone()
             };
             let mut runner = Runner::new(&loaded.model, &*loaded.backend, &options)?;
-            let mut raised = None;
-            let score = runner.score(&tokens, |done| {
-                if done % 128 == 0 {
-                    raised = Python::attach(|py| py.check_signals()).err();
-                }
-                raised.is_none()
-            })?;
-            match raised {
-                Some(error) => Err(error.into()),
-                None => Ok::<_, Error>(score),
-            }
+            Ok(runner.score(&tokens, |_| !cancel.is_set())?)
         })?;
         let dict = PyDict::new(py);
         dict.set_item("nll", score.nll())?;
         dict.set_item("perplexity", score.perplexity())?;
-        dict.set_item("ids", tokens)?;
+        dict.set_item("ids", ids)?;
         dict.set_item("argmax", PyArray1::from_vec(py, score.argmax))?;
         dict.set_item("logprob", PyArray1::from_vec(py, score.logprob))?;
         Ok(dict)
@@ -220,7 +250,7 @@ impl Model {
     /// The memory of a session, computed before it is made: bytes by part, and the layers of the cache.
     #[pyo3(signature = (*, sequences=1))]
     fn memory_plan<'py>(&self, py: Python<'py>, sequences: u32) -> Result<Bound<'py, PyDict>> {
-        let loaded = &self.loaded;
+        let loaded = self.loaded()?;
         let kind = match sequences {
             0 | 1 => CacheKind::Contiguous,
             n => CacheKind::Cells { sequences: n },
@@ -252,131 +282,158 @@ impl Model {
 
     /// The file.
     #[getter]
-    fn path(&self) -> PathBuf {
-        self.loaded.path.clone()
+    fn path(&self) -> Result<PathBuf> {
+        Ok(self.loaded()?.path.clone())
     }
 
     #[getter]
-    fn architecture(&self) -> String {
-        self.loaded.model.artifact().architecture.clone()
+    fn architecture(&self) -> Result<String> {
+        Ok(self.loaded()?.model.artifact().architecture.clone())
     }
 
     #[getter]
-    fn vocab_size(&self) -> usize {
-        self.loaded.model.facts().vocab_size
+    fn vocab_size(&self) -> Result<usize> {
+        Ok(self.loaded()?.model.facts().vocab_size)
     }
 
     #[getter]
-    fn context_length(&self) -> usize {
-        self.loaded.model.facts().context_length
+    fn context_length(&self) -> Result<usize> {
+        Ok(self.loaded()?.model.facts().context_length)
+    }
+
+    /// Ends the requests that run and frees the memory, except what sessions and branches hold. Later calls raise `ClosedError`.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let loaded = lock(&self.loaded).take();
+            if let Some(loaded) = loaded {
+                drop(lock(&loaded.engine).take());
+                drop(lock(&loaded.embedder).take());
+            }
+        });
+    }
+
+    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 
     fn __repr__(&self) -> String {
-        let name = self.loaded.path.file_name().unwrap_or_default();
-        format!(
-            "Model({:?}, architecture={:?}, context_length={})",
-            name.to_string_lossy(),
-            self.architecture(),
-            self.context_length()
-        )
+        match self.loaded() {
+            Ok(loaded) => format!(
+                "Model({:?}, architecture={:?}, context_length={})",
+                loaded.name(),
+                loaded.model.artifact().architecture,
+                loaded.model.facts().context_length
+            ),
+            Err(_) => "Model(closed)".to_owned(),
+        }
     }
+}
+
+/// One text or several.
+#[derive(FromPyObject)]
+pub(crate) enum Texts {
+    One(String),
+    Many(Vec<String>),
 }
 
 impl Model {
-    fn chat_tokens(&self, messages: &Bound<'_, PyAny>, answer: bool) -> Result<Vec<u32>> {
-        let model = &self.loaded.model;
-        let messages = match messages.extract::<String>() {
-            Ok(text) => vec![serde_json::json!({ "role": "user", "content": text })],
-            Err(_) => match options::json_of(messages)? {
-                serde_json::Value::Array(list) => list,
-                _ => {
-                    return Err(Error::argument(
-                        "messages must be a text or a list of messages",
-                    ));
-                }
-            },
-        };
-        for (index, message) in messages.iter().enumerate() {
-            for field in ["role", "content"] {
-                if !message[field].is_string() {
-                    return Err(Error::argument(format!("messages[{index}] has no {field}")));
-                }
-            }
-        }
-        let tokenizer = model.tokenizer()?;
-        let template = model.chat_template()?;
-        let prompt = template.prompt_with(tokenizer, &messages, answer, &serde_json::Map::new());
-        let prompt = prompt.map_err(kvark::RuntimeError::from)?;
-        Ok(tokenizer.encode_prompt(&prompt))
-    }
-
-    /// Submits a request to the engine.
-    fn submit(
-        &self,
-        py: Python<'_>,
-        prompt: Vec<u32>,
-        progress: Option<Py<PyAny>>,
-        options: GenerationOptions,
-    ) -> Result<Generation> {
-        let events = py.detach(|| {
-            let constraint = match &options.grammar {
-                Some(source) => Some(self.loaded.grammars()?.constraint(source)?),
-                None => None,
-            };
-            let request = Request {
-                sampling: options.sampling,
-                options: options.options,
-                constraint,
-                ..Request::new(prompt)
-            };
-            let mut engine = lock(&self.loaded.engine);
-            if engine.is_none() {
-                *engine = Some(self.loaded.start_engine()?);
-            }
-            let engine = engine.as_ref().expect("it was just started");
-            Ok::<_, Error>(engine.handle().generate(request)?)
-        })?;
-        Ok(Generation::start(progress, move |sender| {
-            forward(events, sender)
-        }))
+    fn loaded(&self) -> Result<Arc<Loaded>> {
+        let loaded = lock(&self.loaded).clone();
+        loaded.ok_or_else(|| Error::closed("model"))
     }
 }
 
-/// Passes the events of a request on, and collects its output.
-fn forward(
-    events: impl Iterator<Item = RequestEvent>,
-    sender: &EventSender,
-) -> Result<GenerateOutput> {
-    let mut text = String::new();
-    for event in events {
-        let goes_on = match event {
-            RequestEvent::Started(_) | RequestEvent::Round(_) => true,
-            RequestEvent::PromptProgress(done) => sender.send(Event::Progress(done)),
-            RequestEvent::Token(token) => {
-                text.push_str(&token.text);
-                sender.send(Event::Text(token.text))
-            }
-            RequestEvent::Failed(error) => return Err(error.into()),
-            RequestEvent::Finished(end) => {
-                text.push_str(&end.rest);
-                sender.send(Event::Text(end.rest));
-                return Ok(GenerateOutput {
-                    tokens: end.tokens,
-                    text,
-                    finish: end.finish,
-                    timings: end.timings,
-                });
-            }
-        };
-        if !goes_on {
-            break;
-        }
+/// Submits `n` requests with seeds in a row.
+fn submit_all(
+    py: Python<'_>,
+    loaded: &Loaded,
+    tokens: Vec<u32>,
+    progress: Option<Py<PyAny>>,
+    options: &GenerationOptions,
+    n: Option<usize>,
+) -> Result<Vec<Generation>> {
+    if n == Some(0) {
+        return Err(Error::argument("n must be at least 1"));
     }
-    // Dropping the events cancels the request.
-    Ok(GenerateOutput {
-        tokens: vec![],
-        text,
-        finish: kvark::generate::FinishReason::Interrupted,
-        timings: Default::default(),
-    })
+    let seeds = (0..n.unwrap_or(1) as u64).map(|i| options.sampling.seed.wrapping_add(i));
+    seeds
+        .map(|seed| {
+            let progress = progress.as_ref().map(|progress| progress.clone_ref(py));
+            submit(py, loaded, tokens.clone(), progress, options, seed)
+        })
+        .collect()
+}
+
+/// The only item, or all of them where a number was asked for.
+fn one_or_list<'py, T: IntoPyObject<'py>>(
+    py: Python<'py>,
+    items: Vec<T>,
+    n: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let list = PyList::empty(py);
+    for item in items {
+        list.append(item)?;
+    }
+    match n {
+        Some(_) => Ok(list.into_any()),
+        None => list.get_item(0),
+    }
+}
+
+fn chat_tokens(
+    model: &kvark::Model,
+    messages: &Bound<'_, PyAny>,
+    answer: bool,
+) -> Result<Vec<u32>> {
+    let mut messages = match messages.extract::<String>() {
+        Ok(text) => vec![serde_json::json!({ "role": "user", "content": text })],
+        Err(_) => match options::json_of(messages)? {
+            Json::Array(list) => list,
+            _ => {
+                return Err(Error::argument(
+                    "messages must be a text or a list of messages",
+                ));
+            }
+        },
+    };
+    for (index, message) in messages.iter_mut().enumerate() {
+        if !message["role"].is_string() {
+            return Err(Error::argument(format!("messages[{index}] has no role")));
+        }
+        let content = content_text(&message["content"], &format!("messages[{index}]"))?;
+        message["content"] = content.into();
+    }
+    let tokenizer = model.tokenizer()?;
+    let template = model.chat_template()?;
+    let prompt = template.prompt_with(tokenizer, &messages, answer, &serde_json::Map::new());
+    let prompt = prompt.map_err(kvark::RuntimeError::from)?;
+    Ok(tokenizer.encode_prompt(&prompt))
+}
+
+/// The text of a message's content: a text, or a list of parts with texts.
+fn content_text(content: &Json, message: &str) -> Result<String> {
+    let parts = match content {
+        Json::String(text) => return Ok(text.clone()),
+        Json::Array(parts) => parts,
+        _ => return Err(Error::argument(format!("{message} has no content"))),
+    };
+    let text = |(index, part): (usize, &Json)| {
+        let here = format!("{message}[\"content\"][{index}]");
+        match part["type"].as_str() {
+            Some("text") => match part["text"].as_str() {
+                Some(text) => Ok(text.to_owned()),
+                None => Err(Error::argument(format!("{here} has no text"))),
+            },
+            Some(kind) => Err(Error::argument(format!(
+                "{here} has the type {kind:?}; only \"text\" is possible"
+            ))),
+            None => Err(Error::argument(format!("{here} has no type"))),
+        }
+    };
+    parts.iter().enumerate().map(text).collect()
 }

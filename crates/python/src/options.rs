@@ -1,12 +1,13 @@
 //! Options of models and generations, from keyword arguments.
 
 use crate::error::{Error, Result};
-use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind};
+use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind, RunMode};
 use kvark::cache::KvStorage;
 use kvark::generate::{GenerateOptions, SamplerOptions};
 use kvark::grammar::GrammarSource;
 use kvark::graph::PassSelection;
 use kvark::memory::MemoryLimit;
+use kvark::speculative::{SpecOptions, SpecType};
 use kvark::{Model, RunnerOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -65,16 +66,24 @@ pub(crate) fn passes(passes: Option<&str>) -> Result<PassSelection> {
 pub(crate) fn runner(
     context: Option<usize>,
     threads: Option<usize>,
-    cache_type_k: &str,
-    cache_type_v: &str,
+    [cache_type_k, cache_type_v]: [&str; 2],
     memory_limit: Option<u64>,
+    run_mode: Option<&str>,
 ) -> Result<RunnerOptions> {
+    if context == Some(0) {
+        return Err(Error::argument("context must be at least 1"));
+    }
+    let run_mode = run_mode.map(str::parse::<RunMode>).transpose();
+    let compile = CompileOptions {
+        run_mode: run_mode.map_err(Error::argument)?,
+        ..compile(threads, None)?
+    };
     Ok(RunnerOptions {
         context,
         key_storage: storage("cache_type_k", cache_type_k)?,
         value_storage: storage("cache_type_v", cache_type_v)?,
         memory: memory_limit.map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
-        compile: compile(threads, None)?,
+        compile,
         ..RunnerOptions::default()
     })
 }
@@ -91,7 +100,14 @@ pub(crate) struct GenerationOptions {
     pub(crate) sampling: SamplerOptions,
     pub(crate) options: GenerateOptions,
     pub(crate) grammar: Option<GrammarSource>,
+    /// The number of most likely tokens whose log-probabilities come with every token.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) speculation: Option<SpecOptions>,
 }
+
+/// Every option of a generation, for messages.
+const OPTIONS: &str = "max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, \
+frequency_penalty, presence_penalty, repeat_last_n, seed, logit_bias, json_schema, regex, grammar, lark, logprobs, speculation";
 
 impl GenerationOptions {
     /// Reads keyword arguments. An unknown one is an error that names it.
@@ -106,6 +122,8 @@ impl GenerationOptions {
             },
             options: GenerateOptions::default(),
             grammar: None,
+            logprobs: None,
+            speculation: None,
         };
         for (key, value) in kwargs.into_iter().flatten() {
             let name: String = key.extract()?;
@@ -116,6 +134,21 @@ impl GenerationOptions {
         }
         read.sampling.check(model.facts().vocab_size)?;
         Ok(read)
+    }
+
+    /// Refuses the options that only the engine of `Model.generate` and `Model.chat` has.
+    pub(crate) fn check_engine_only(&self, what: &str) -> Result<()> {
+        let given = [
+            ("grammar", self.grammar.is_some()),
+            ("logprobs", self.logprobs.is_some()),
+            ("speculation", self.speculation.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => Err(Error::argument(format!(
+                "{what} take no {name}; Model.generate and Model.chat do"
+            ))),
+        }
     }
 
     fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> Result<()> {
@@ -148,14 +181,53 @@ impl GenerationOptions {
             "regex" => self.grammar = Some(GrammarSource::Regex(value.extract()?)),
             "grammar" => self.grammar = Some(GrammarSource::Gbnf(value.extract()?)),
             "lark" => self.grammar = Some(GrammarSource::Lark(value.extract()?)),
+            "logprobs" => self.logprobs = logprobs(value)?,
+            "speculation" => self.speculation = speculation(value)?,
+            "tools" => {
+                return Err(Error::argument(
+                    "tools are not possible here: kvark serve answers requests with tools",
+                ));
+            }
+            "n" => {
+                return Err(Error::argument(
+                    "n is an option of Model.generate and Model.chat; a session and a branch are one sequence",
+                ));
+            }
             other => {
                 return Err(Error::argument(format!(
-                    "there is no generation option {other:?}"
+                    "there is no generation option {other:?}; the options are {OPTIONS}"
                 )));
             }
         }
         Ok(())
     }
+}
+
+/// `logprobs`: a number of tokens, or a truth value.
+fn logprobs(value: &Bound<'_, PyAny>) -> Result<Option<usize>> {
+    match value.cast::<PyBool>() {
+        Ok(flag) => Ok(flag.is_true().then_some(0)),
+        Err(_) => Ok(Some(value.extract()?)),
+    }
+}
+
+/// `speculation`: the name of a proposer, or a truth value.
+fn speculation(value: &Bound<'_, PyAny>) -> Result<Option<SpecOptions>> {
+    let kind = match value.cast::<PyBool>() {
+        Ok(flag) if !flag.is_true() => return Ok(None),
+        Ok(_) => SpecType::Auto,
+        Err(_) => {
+            let name: String = value.extract()?;
+            SpecType::from_name(&name).ok_or_else(|| {
+                let names = SpecType::ALL.map(SpecType::name).join(", ");
+                Error::argument(format!("speculation is {name:?}, must be one of {names}"))
+            })?
+        }
+    };
+    Ok(Some(SpecOptions {
+        kind,
+        ..SpecOptions::default()
+    }))
 }
 
 /// A seed that differs from call to call.

@@ -1,17 +1,19 @@
 //! `Session`: one sequence of tokens on a model, with its cache.
 
 use crate::error::{Error, Result};
-use crate::generation::{Event, Generation};
-use crate::loaded::{Loaded, Prompt};
+use crate::generation::{Event, Generation, Source};
+use crate::interrupt::{Cancel, interruptible};
+use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::GenerationOptions;
 use kvark::Runner;
-use kvark::generate::{GenerateEvent, GenerateOutput, PromptPrefix, Sampler};
+use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix, Sampler};
 use kvark::snapshot::Snapshot;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A frozen beginning that several sessions share. Its keys and values are stored once.
 #[pyclass(frozen, module = "kvark")]
@@ -30,14 +32,41 @@ impl Prefix {
     fn __len__(&self) -> usize {
         self.prefix.len()
     }
+
+    fn __repr__(&self) -> String {
+        format!("Prefix({} tokens)", self.prefix.len())
+    }
 }
 
-/// One sequence of tokens with its keys and values.
+/// One sequence of tokens with its keys and values. `with` and `close()` free its memory.
 #[pyclass(frozen, module = "kvark")]
 pub struct Session {
+    sequence: Arc<Sequence>,
+}
+
+/// The sequence of a session, which its generations share.
+struct Sequence {
     model: Arc<Loaded>,
-    /// `None` while a generation has it.
-    runner: Arc<Mutex<Option<Runner>>>,
+    /// `None` after the session was closed.
+    runner: Mutex<Option<Runner>>,
+    /// The number of operations that changed the tokens. Each of them ends the generation that ran.
+    operation: AtomicU64,
+}
+
+impl Sequence {
+    /// Calls `work` with the runner.
+    fn with<T>(&self, work: impl FnOnce(&mut Runner) -> Result<T>) -> Result<T> {
+        let mut place = lock(&self.runner);
+        work(place.as_mut().ok_or_else(|| Error::closed("session"))?)
+    }
+
+    /// Calls `work`, which changes the tokens, with the runner. A generation that runs ends.
+    fn change<T>(&self, work: impl FnOnce(&mut Runner) -> Result<T>) -> Result<T> {
+        self.with(|runner| {
+            self.operation.fetch_add(1, Ordering::Relaxed);
+            work(runner)
+        })
+    }
 }
 
 impl Session {
@@ -48,21 +77,16 @@ impl Session {
             None => Runner::new(&model.model, backend, options)?,
         };
         Ok(Session {
-            runner: Arc::new(Mutex::new(Some(runner))),
-            model,
+            sequence: Arc::new(Sequence {
+                model,
+                runner: Mutex::new(Some(runner)),
+                operation: AtomicU64::new(0),
+            }),
         })
     }
 
-    /// Calls `work` with the runner, without the interpreter's lock.
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&mut Runner) -> Result<T> + Send,
-    ) -> Result<T> {
-        py.detach(|| {
-            let mut place = self.runner.lock().unwrap_or_else(PoisonError::into_inner);
-            work(place.as_mut().ok_or_else(Error::busy)?)
-        })
+    fn model(&self) -> &kvark::Model {
+        &self.sequence.model.model
     }
 }
 
@@ -71,39 +95,40 @@ impl Session {
     /// Appends tokens or text. Returns the number of tokens. `progress` is called with the number of tokens done.
     #[pyo3(signature = (prompt, *, progress=None))]
     fn feed(&self, py: Python<'_>, prompt: Prompt, progress: Option<Py<PyAny>>) -> Result<usize> {
-        let tokens = prompt.tokens(&self.model.model)?;
-        let mut raised = None;
-        let done = self.with(py, |runner| {
-            Ok(runner.feed(&tokens, |done| {
-                // One token is one step: the interpreter is asked only where there are several.
-                if tokens.len() == 1 {
-                    return true;
-                }
-                let call = Python::attach(|py| {
-                    py.check_signals()?;
-                    match &progress {
-                        Some(progress) => progress.call1(py, (done,)).map(|_| ()),
-                        None => Ok(()),
+        let tokens = prompt.tokens(self.model())?;
+        let (count, sequence) = (tokens.len(), self.sequence.clone());
+        let work = move |cancel: &Cancel| {
+            let mut raised = None;
+            sequence.change(|runner| {
+                Ok(runner.feed(&tokens, |done| {
+                    if let Some(progress) = &progress {
+                        raised = Python::attach(|py| progress.call1(py, (done,))).err();
                     }
-                });
-                raised = call.err();
-                raised.is_none()
-            })?)
-        })?;
-        match raised {
-            Some(error) => Err(error.into()),
-            None => {
-                debug_assert!(done);
-                Ok(tokens.len())
-            }
+                    raised.is_none() && !cancel.is_set()
+                })?)
+            })?;
+            raised.map_or(Ok(()), |error| Err(error.into()))
+        };
+        match count {
+            // One token is one step, which a thread of its own would only delay.
+            0 | 1 => py.detach(|| work(&Cancel::default()))?,
+            _ => interruptible(py, work)?,
         }
+        Ok(count)
     }
 
     /// The logits after the last token, as a copy.
     fn logits<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray1<f32>>> {
-        let place = self.runner.lock().unwrap_or_else(PoisonError::into_inner);
-        let runner = place.as_ref().ok_or_else(Error::busy)?;
-        Ok(PyArray1::from_slice(py, runner.logits()))
+        let sequence = &self.sequence;
+        let logits = py.detach(|| {
+            sequence.with(|runner| {
+                if runner.is_pending() {
+                    runner.feed(&[], |_| true)?;
+                }
+                Ok(runner.logits().to_vec())
+            })
+        })?;
+        Ok(PyArray1::from_vec(py, logits))
     }
 
     /// Appends tokens or text and returns the logits after every token, as rows.
@@ -112,20 +137,27 @@ impl Session {
         py: Python<'py>,
         prompt: Prompt,
     ) -> Result<Bound<'py, PyArray2<f32>>> {
-        let tokens = prompt.tokens(&self.model.model)?;
-        let mut rows = Vec::new();
-        self.with(py, |runner| {
-            Ok(runner.feed_all_logits(&tokens, |_, logits| {
-                rows.extend_from_slice(logits);
-                true
-            })?)
+        let tokens = prompt.tokens(self.model())?;
+        let (count, sequence) = (tokens.len(), self.sequence.clone());
+        let rows = interruptible(py, move |cancel| {
+            let mut rows = Vec::new();
+            sequence.change(|runner| {
+                Ok(runner.feed_all_logits(&tokens, |_, logits| {
+                    rows.extend_from_slice(logits);
+                    !cancel.is_set()
+                })?)
+            })?;
+            Ok(rows)
         })?;
-        let vocab = self.model.model.facts().vocab_size;
-        let flat = PyArray1::from_vec(py, rows);
-        Ok(flat.reshape([tokens.len(), vocab])?)
+        let vocab = self.model().facts().vocab_size;
+        Ok(PyArray1::from_vec(py, rows).reshape([count, vocab])?)
     }
 
-    /// Appends a prompt, if there is one, and generates. The result is an iterator over pieces of text.
+    /// Appends a prompt, if there is one, and generates; without a prompt, continues. The result is an iterator over pieces of
+    /// text. It computes what is asked for, and ends when another call changes the session.
+    ///
+    /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
+    /// presence_penalty, repeat_last_n, seed, logit_bias.
     #[pyo3(signature = (prompt=None, *, progress=None, **options))]
     fn generate(
         &self,
@@ -134,41 +166,40 @@ impl Session {
         progress: Option<Py<PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Generation> {
-        let model = self.model.clone();
+        let sequence = self.sequence.clone();
         let tokens = match prompt {
-            Some(prompt) => prompt.tokens(&model.model)?,
+            Some(prompt) => prompt.tokens(self.model())?,
             None => vec![],
         };
-        let options = GenerationOptions::read(&model.model, options)?;
-        if options.grammar.is_some() {
-            return Err(Error::argument(
-                "sessions take no grammar; Model.generate and Model.chat do",
-            ));
-        }
-        let place = self.runner.clone();
-        let taken = || {
-            let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-            place.take().ok_or_else(Error::busy)
-        };
-        let mut runner = py.detach(taken)?;
-        Ok(Generation::start(progress, move |sender| {
-            let generated = generate(&model, &mut runner, &tokens, options, &mut |event| {
-                sender.send(event)
-            });
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(runner);
-            generated
-        }))
+        let options = GenerationOptions::read(self.model(), options)?;
+        options.check_engine_only("sessions")?;
+        py.detach(|| {
+            let mut sampler = Sampler::new(options.sampling.clone());
+            let limits = &options.options;
+            let paused = sequence.change(|runner| {
+                let model = &sequence.model.model;
+                Ok(Generator::new(runner, model, &tokens, &mut sampler, limits)?.pause())
+            })?;
+            let source = SessionSource {
+                operation: sequence.operation.load(Ordering::Relaxed),
+                run: Arc::new(Mutex::new(Some((paused, sampler)))),
+                cancel: Cancel::default(),
+                begun: Mutex::new(false),
+                sequence,
+            };
+            Ok(Generation::new(source, progress))
+        })
     }
 
     /// Removes all tokens after the first `length`.
     fn rewind(&self, py: Python<'_>, length: usize) -> Result<()> {
-        self.with(py, |runner| Ok(runner.rewind(length)?))
+        py.detach(|| self.sequence.change(|runner| Ok(runner.rewind(length)?)))
     }
 
     /// Freezes the tokens into a prefix that other sessions can start from. This session continues after it.
     fn freeze(&self, py: Python<'_>) -> Result<Prefix> {
-        let model = &self.model.model;
-        let prefix = self.with(py, |runner| Ok(runner.freeze(model)?))?;
+        let (model, sequence) = (self.model(), &self.sequence);
+        let prefix = py.detach(|| sequence.with(|runner| Ok(runner.freeze(model)?)))?;
         Ok(Prefix { prefix })
     }
 
@@ -176,35 +207,46 @@ impl Session {
     #[pyo3(signature = (path, *, notes=None))]
     fn save(&self, py: Python<'_>, path: PathBuf, notes: Option<Vec<u8>>) -> Result<()> {
         let notes = notes.unwrap_or_default();
-        let model = &self.model.model;
-        self.with(py, |runner| Ok(runner.save(model, &path, &notes)?))
+        let (model, sequence) = (self.model(), &self.sequence);
+        py.detach(|| {
+            sequence.with(|runner| {
+                // A file has keys and values of all its tokens.
+                if runner.is_pending() {
+                    runner.feed(&[], |_| true)?;
+                }
+                Ok(runner.save(model, &path, &notes)?)
+            })
+        })
     }
 
     /// Replaces the tokens by those of a file. Returns the notes of the file.
     fn restore(&self, py: Python<'_>, path: PathBuf) -> Result<Vec<u8>> {
-        let model = &self.model.model;
-        self.with(py, |runner| {
-            let snapshot = Snapshot::open(&path).map_err(kvark::RuntimeError::from)?;
-            runner.restore(model, &snapshot, snapshot.tokens().len())?;
-            Ok(snapshot.notes().to_vec())
+        let (model, sequence) = (self.model(), &self.sequence);
+        py.detach(|| {
+            sequence.change(|runner| {
+                let snapshot = Snapshot::open(&path).map_err(kvark::RuntimeError::from)?;
+                runner.restore(model, &snapshot, snapshot.tokens().len())?;
+                Ok(snapshot.notes().to_vec())
+            })
         })
     }
 
     /// The tokens.
     #[getter]
     fn tokens(&self, py: Python<'_>) -> Result<Vec<u32>> {
-        self.with(py, |runner| Ok(runner.tokens().to_vec()))
+        let sequence = &self.sequence;
+        py.detach(|| sequence.with(|runner| Ok(runner.tokens().to_vec())))
     }
 
     /// The largest number of tokens.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> Result<usize> {
-        self.with(py, |runner| Ok(runner.capacity()?))
+        py.detach(|| self.sequence.with(|runner| Ok(runner.capacity()?)))
     }
 
     /// Bytes of weights, packed weights, keys and values, and activations now.
     fn memory<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
-        let usage = self.with(py, |runner| Ok(runner.memory()?))?;
+        let usage = py.detach(|| self.sequence.with(|runner| Ok(runner.memory()?)))?;
         let dict = PyDict::new(py);
         dict.set_item("weights_bytes", usage.weights)?;
         dict.set_item("packed_bytes", usage.packed)?;
@@ -213,24 +255,100 @@ impl Session {
         Ok(dict)
     }
 
+    /// Ends a generation that runs and frees the memory. Later calls raise `ClosedError`.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| _ = lock(&self.sequence.runner).take());
+    }
+
+    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
     fn __len__(&self, py: Python<'_>) -> Result<usize> {
-        self.with(py, |runner| Ok(runner.tokens().len()))
+        py.detach(|| self.sequence.with(|runner| Ok(runner.tokens().len())))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let sequence = &self.sequence;
+        let name = sequence.model.name();
+        py.detach(|| match &*lock(&sequence.runner) {
+            Some(runner) => format!(
+                "Session({name:?}, {} of {} tokens)",
+                runner.tokens().len(),
+                runner.capacity().unwrap_or_default()
+            ),
+            None => format!("Session({name:?}, closed)"),
+        })
     }
 }
 
-/// Generates on a runner.
-fn generate(
-    model: &Loaded,
-    runner: &mut Runner,
-    prompt: &[u32],
-    options: GenerationOptions,
-    on: &mut dyn FnMut(Event) -> bool,
-) -> Result<GenerateOutput> {
-    let mut sampler = Sampler::new(options.sampling);
-    let limits = &options.options;
-    let event = |event: GenerateEvent| match event {
-        GenerateEvent::PromptProgress(done) => on(Event::Progress(done)),
-        GenerateEvent::Text(text) => on(Event::Text(text)),
+/// A generation on the sequence of a session. A step is computed when its event is asked for, so that the session holds what
+/// the caller has seen.
+struct SessionSource {
+    sequence: Arc<Sequence>,
+    run: Arc<Mutex<Option<(PausedGeneration, Sampler)>>>,
+    /// The operation that started it; a later one ends it.
+    operation: u64,
+    cancel: Cancel,
+    /// Whether the prompt is in the cache.
+    begun: Mutex<bool>,
+}
+
+impl Source for SessionSource {
+    fn next(&self, py: Python<'_>) -> Result<Event> {
+        let (sequence, run) = (self.sequence.clone(), self.run.clone());
+        let (operation, cancel) = (self.operation, self.cancel.clone());
+        let step = move |_: &Cancel| step(&sequence, &run, operation, &cancel);
+        let begun = *lock(&self.begun);
+        let event = match begun {
+            true => py.detach(|| step(&Cancel::default())),
+            // Steps of a prompt are long.
+            false => interruptible(py, step),
+        };
+        if matches!(event, Ok(Event::Text(_))) {
+            *lock(&self.begun) = true;
+        }
+        match event.and_then(|event| Ok(py.check_signals().map(|()| event)?)) {
+            Ok(event) => Ok(event),
+            Err(error) => {
+                self.cancel();
+                Err(error)
+            }
+        }
+    }
+
+    fn cancel(&self) {
+        self.cancel.set();
+    }
+}
+
+/// Computes the next event of a generation.
+fn step(
+    sequence: &Sequence,
+    run: &Mutex<Option<(PausedGeneration, Sampler)>>,
+    operation: u64,
+    cancel: &Cancel,
+) -> Result<Event> {
+    let mut place = lock(&sequence.runner);
+    let mut run = lock(run);
+    let (paused, mut sampler) = run.take().ok_or_else(|| Error::closed("generation"))?;
+    let current = sequence.operation.load(Ordering::Relaxed) == operation;
+    let Some(runner) = place.as_mut().filter(|_| current && !cancel.is_set()) else {
+        return Ok(Event::Finished(paused.finish().into()));
     };
-    Ok(runner.generate(&model.model, prompt, &mut sampler, limits, event)?)
+    let mut generator = paused.resume(runner, &sequence.model.model, &mut sampler);
+    let event = generator.next().transpose()?;
+    let paused = generator.pause();
+    let event = match event {
+        None => return Ok(Event::Finished(paused.finish().into())),
+        Some(GenerateEvent::PromptProgress(done)) => Event::Progress(done),
+        Some(GenerateEvent::Text(text)) => Event::Text(text),
+    };
+    *run = Some((paused, sampler));
+    Ok(event)
 }

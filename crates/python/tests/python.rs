@@ -5,7 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Files of tests that need no PyTorch.
-const TESTS: [&str; 3] = ["test_kvark.py", "test_inference.py", "test_routing.py"];
+const TESTS: [&str; 4] = [
+    "test_kvark.py",
+    "test_sessions.py",
+    "test_inference.py",
+    "test_routing.py",
+];
 
 /// Makes a package of the checked-in Python files and the built library, and returns its parent folder.
 fn package() -> PathBuf {

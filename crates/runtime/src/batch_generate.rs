@@ -1,8 +1,9 @@
 //! Generation on several sequences at once, with one forward for all.
 
-use crate::batch_runner::{BatchRunner, BatchToken};
+use crate::batch_runner::BatchRunner;
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput};
+use crate::generator::can_sample;
 use crate::lane::Lane;
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use kv::SeqId;
@@ -10,7 +11,7 @@ use std::time::Instant;
 
 impl BatchRunner {
     /// Generates on several sequences, with one forward for all and one sampler for each. Every sequence must have
-    /// logits. `on_event` receives each event with its sequence and returns false to cancel. If
+    /// logits or a pending token; its last generated token is pending at the end. `on_event` receives each event with its sequence and returns false to cancel. If
     /// [`enable_context_shift`](BatchRunner::enable_context_shift) was called, the sequences are shifted when the pool is
     /// full.
     pub fn generate(
@@ -23,8 +24,7 @@ impl BatchRunner {
         let start = Instant::now();
         let mut lanes = Vec::new();
         for (seq, sampler) in sequences {
-            let vocab = model.facts().vocab_size;
-            if !self.row(*seq).holds(sampler.wanted(), vocab) {
+            if !can_sample(&self.sequence(*seq), sampler.wanted(), model) {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
             let history = self.tokens(*seq).iter();
@@ -39,48 +39,48 @@ impl BatchRunner {
         Ok(ended.collect())
     }
 
-    /// Samples a token for each running lane, shows its text and feeds all tokens in one forward.
+    /// Feeds the last tokens of the running lanes in one forward, samples a token for each and shows its text.
     fn advance(
         &mut self,
         lanes: &mut [Lane<'_>],
         on_event: &mut impl FnMut(SeqId, GenerateEvent) -> bool,
     ) -> Result<(), RuntimeError> {
-        let mut next = Vec::with_capacity(lanes.len());
+        let end = |lanes: &mut [Lane<'_>], reason| {
+            for lane in lanes {
+                lane.finish = lane.finish.or(Some(reason));
+            }
+        };
+        let running = lanes.iter().filter(|lane| lane.finish.is_none());
+        let pending = running.map(|lane| lane.seq);
+        let pending: Vec<SeqId> = pending.filter(|seq| self.is_pending(*seq)).collect();
+        if !pending.is_empty() {
+            if !self.make_room(&pending)? {
+                end(lanes, FinishReason::Context);
+                return Ok(());
+            }
+            self.feed_pending(&pending, Lane::wanted(lanes.iter()))?;
+        }
         let mut go_on = true;
         for lane in lanes.iter_mut().filter(|lane| lane.finish.is_none()) {
-            let (id, more) = lane.sample(self.row(lane.seq), on_event);
+            let (token, more) = lane.sample(self.row(lane.seq), on_event);
+            lane.decoded += usize::from(pending.contains(&lane.seq));
+            self.append(lane.seq, token);
             go_on &= more;
-            next.extend(lane.finish.is_none().then_some(BatchToken {
-                seq: lane.seq,
-                id,
-                logits: true,
-            }));
         }
-        if next.is_empty() {
-            return Ok(());
+        if !go_on {
+            end(lanes, FinishReason::Interrupted);
         }
-        let end = match go_on {
-            false => Some(FinishReason::Interrupted),
-            true if !self.make_room(&next)? => Some(FinishReason::Context),
-            true => None,
-        };
-        if end.is_some() {
-            lanes
-                .iter_mut()
-                .for_each(|lane| lane.finish = lane.finish.or(end));
-            return Ok(());
-        }
-        self.step_wanted(&next, &[], Lane::wanted(lanes.iter()))
+        Ok(())
     }
 
-    /// Shifts full contexts if the caller enabled context shifts. Returns whether these tokens fit.
-    fn make_room(&mut self, next: &[BatchToken]) -> Result<bool, RuntimeError> {
-        for token in next {
-            if self.can_extend(next.len())? {
+    /// Shifts full contexts if the caller enabled context shifts. Returns whether the pending tokens of these sequences fit.
+    pub(crate) fn make_room(&mut self, pending: &[SeqId]) -> Result<bool, RuntimeError> {
+        for seq in pending {
+            if self.has_cells(pending.len())? {
                 break;
             }
-            self.shift_context(token.seq)?;
+            self.shift_context(*seq)?;
         }
-        self.can_extend(next.len())
+        self.has_cells(pending.len())
     }
 }

@@ -49,11 +49,20 @@ const MIN_COMPACTED_RUNS: usize = 64;
 #[derive(Clone, Default)]
 struct SequenceState {
     tokens: Vec<u32>,
+    /// Whether the last token is pending: sampled, and not fed yet.
+    pending: bool,
     row: KeptRow,
     shifts: Vec<ContextShift>,
     candidates: Candidates,
     /// The features of the last tokens, if the sequence keeps them.
     features: Option<KeptFeatures>,
+}
+
+impl SequenceState {
+    /// The number of tokens whose keys and values are cached.
+    fn fed(&self) -> usize {
+        self.tokens.len() - usize::from(self.pending)
+    }
 }
 
 /// The candidates after a sequence.
@@ -171,7 +180,8 @@ impl BatchRunner {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
         };
-        let shift = shifter.shift(&self.session, seq, self.tokens(seq).len())?;
+        let fed = self.states.get(seq as usize).map_or(0, SequenceState::fed);
+        let shift = shifter.shift(&self.session, seq, fed)?;
         if let Some(shift) = shift {
             let state = &mut self.states[seq as usize];
             shift.apply(&mut state.tokens);
@@ -189,9 +199,30 @@ impl BatchRunner {
         state.map_or(vec![], |state| std::mem::take(&mut state.shifts))
     }
 
-    /// The tokens of a sequence.
+    /// The tokens of a sequence, with the pending one.
     pub fn tokens(&self, seq: SeqId) -> &[u32] {
         self.states.get(seq as usize).map_or(&[], |s| &s.tokens)
+    }
+
+    /// Whether the last token of a sequence is pending: a generation sampled it, and the next step of the sequence feeds it.
+    pub fn is_pending(&self, seq: SeqId) -> bool {
+        let state = self.states.get(seq as usize);
+        state.is_some_and(|state| state.pending)
+    }
+
+    /// Appends a sampled token, which is pending from now on.
+    pub(crate) fn append(&mut self, seq: SeqId, token: u32) {
+        let state = &mut self.states[seq as usize];
+        assert!(!state.pending, "the last token must be fed first");
+        state.tokens.push(token);
+        state.pending = true;
+        state.row.clear();
+    }
+
+    /// Removes the pending token of a sequence, for a caller that feeds it.
+    pub(crate) fn take_pending(&mut self, seq: SeqId) -> Option<u32> {
+        let state = self.states.get_mut(seq as usize)?;
+        std::mem::take(&mut state.pending).then(|| state.tokens.pop().expect("it is the last one"))
     }
 
     /// The logits after the last token of a sequence; empty if they were not computed, as after a generation whose sampler
@@ -224,21 +255,25 @@ impl BatchRunner {
     /// Makes `dst`, which must be empty, a copy of the first `len` tokens of `src`, which may be a retained prefix.
     /// Copies no rows. There are no logits until a token is fed.
     pub fn fork_prefix(&mut self, src: SeqId, dst: SeqId, len: usize) -> Result<(), RuntimeError> {
-        let end = u32::try_from(len).unwrap_or(u32::MAX);
+        let whole = self.is_pending(src) && len == self.tokens(src).len();
+        let end = u32::try_from(len - usize::from(whole)).unwrap_or(u32::MAX);
         self.session.seq_cp(src, dst, ..end)?;
         let tokens = self.tokens(src);
         let tokens = tokens[..len.min(tokens.len())].to_vec();
         self.states[dst as usize] = SequenceState {
             tokens,
+            pending: whole,
             ..SequenceState::default()
         };
         Ok(())
     }
 
-    /// Retains the tokens of a sequence as a read-only prefix that takes no sequence number, and returns its id.
+    /// Retains the tokens of a sequence, except a pending one, as a read-only prefix that takes no sequence number, and returns
+    /// its id.
     pub fn retain(&mut self, seq: SeqId) -> Result<SeqId, RuntimeError> {
         let id = self.session.retain(seq, ..)?;
-        let tokens = self.tokens(seq).to_vec();
+        let state = &self.states[seq as usize];
+        let tokens = state.tokens[..state.fed()].to_vec();
         let states = self.states.len().max(id as usize + 1);
         self.states.resize_with(states, SequenceState::default);
         self.states[id as usize].tokens = tokens;
@@ -277,10 +312,13 @@ impl BatchRunner {
 
     /// Removes all tokens after the first `len` of a sequence.
     pub fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), RuntimeError> {
+        let keeps_pending = self.is_pending(seq) && len == self.tokens(seq).len();
+        let fed = len - usize::from(keeps_pending);
         self.session
-            .seq_rm(seq, u32::try_from(len).unwrap_or(u32::MAX)..)?;
+            .seq_rm(seq, u32::try_from(fed).unwrap_or(u32::MAX)..)?;
         let state = &mut self.states[seq as usize];
         state.tokens.truncate(len);
+        state.pending = keeps_pending;
         state.row.clear();
         state.candidates = Candidates::default();
         if len == 0 {
@@ -300,7 +338,8 @@ impl BatchRunner {
         Ok(floor as usize)
     }
 
-    /// Writes a sequence and the caller's notes to a snapshot file. An existing file is replaced atomically.
+    /// Writes a sequence and the caller's notes to a snapshot file. An existing file is replaced atomically. A pending token has no
+    /// keys and values and is left out: feeding nothing feeds it.
     pub fn save(
         &self,
         model: &Model,
@@ -308,7 +347,8 @@ impl BatchRunner {
         path: &Path,
         notes: &[u8],
     ) -> Result<(), RuntimeError> {
-        let tokens = self.tokens(seq);
+        let state = self.states.get(seq as usize);
+        let tokens = state.map_or(&[][..], |state| &state.tokens[..state.fed()]);
         snapshot::save(path, model, &self.session, seq, Contents { tokens, notes })
     }
 
@@ -360,8 +400,14 @@ impl BatchRunner {
         Ok(known)
     }
 
-    /// Whether `n` more tokens fit in the pool.
+    /// Whether the pending tokens of all sequences and `n` more tokens fit in the pool.
     pub fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
+        let pending = self.states.iter().filter(|state| state.pending).count();
+        self.has_cells(n.saturating_add(pending))
+    }
+
+    /// Whether the pool has `n` free cells.
+    pub(crate) fn has_cells(&self, n: usize) -> Result<bool, RuntimeError> {
         match u32::try_from(n) {
             Ok(n) => Ok(self.session.can_extend(n)?),
             Err(_) => Ok(false),
@@ -405,11 +451,33 @@ impl BatchRunner {
         Ok(self.decoder.memory(self.session.resident_bytes()?))
     }
 
-    /// Runs one forward over tokens of any sequences.
+    /// Feeds the pending tokens of sequences in one forward and keeps the wanted outputs.
+    pub(crate) fn feed_pending(
+        &mut self,
+        sequences: &[SeqId],
+        wanted: Wanted,
+    ) -> Result<(), RuntimeError> {
+        let pending = sequences.iter().filter_map(|seq| {
+            let id = self.take_pending(*seq)?;
+            Some(BatchToken {
+                seq: *seq,
+                id,
+                logits: true,
+            })
+        });
+        let tokens: Vec<BatchToken> = pending.collect();
+        let fed = self.run(&tokens, &[], wanted);
+        if fed.is_err() {
+            for token in &tokens {
+                self.append(token.seq, token.id);
+            }
+        }
+        fed
+    }
+
+    /// Runs one forward over tokens of any sequences. The pending token of a sequence is fed before its tokens.
     pub fn step(&mut self, tokens: &[BatchToken]) -> Result<(), RuntimeError> {
-        self.decoder
-            .check_ids(tokens.iter().map(|token| token.id))?;
-        self.run(tokens.iter().copied(), &[], Wanted::Logits)
+        self.step_wanted(tokens, &[], Wanted::Logits)
     }
 
     /// Runs one forward that feeds tokens and verifies a tree for each of these sequences. The candidates stay until a path
@@ -438,7 +506,27 @@ impl BatchRunner {
             (*seq, nodes)
         };
         let trees: Vec<CandidateStep> = trees.iter().map(part).collect();
-        self.run(tokens.iter().copied(), &trees, wanted)
+        let sequences = tokens.iter().map(|token| token.seq);
+        let sequences = sequences.chain(trees.iter().map(|(seq, _)| *seq));
+        let mut pending = vec![];
+        for seq in sequences {
+            let id = self.take_pending(seq);
+            pending.extend(id.map(|id| BatchToken {
+                seq,
+                id,
+                logits: false,
+            }));
+        }
+        let ran = match pending.is_empty() {
+            true => self.run(tokens, &trees, wanted),
+            false => self.run(&[&pending, tokens].concat(), &trees, wanted),
+        };
+        if ran.is_err() {
+            for token in pending {
+                self.append(token.seq, token.id);
+            }
+        }
+        ran
     }
 
     /// Computes candidates of a sequence. Parents are among all its candidates since the last commit.
@@ -450,7 +538,7 @@ impl BatchRunner {
     ) -> Result<(), RuntimeError> {
         self.decoder.check_ids(ids.iter().copied())?;
         let nodes = ids.iter().copied().zip(parents.iter().copied());
-        self.run([].into_iter(), &[(seq, nodes.collect())], Wanted::Logits)
+        self.run(&[], &[(seq, nodes.collect())], Wanted::Logits)
     }
 
     /// The logits after a candidate of the last step; empty if the step computed the best tokens only.
@@ -576,10 +664,10 @@ impl BatchRunner {
         }
     }
 
-    /// Runs one forward. The caller has checked the token ids.
+    /// Runs one forward. The caller has checked the token ids and taken the pending tokens.
     fn run(
         &mut self,
-        tokens: impl Iterator<Item = BatchToken> + Clone,
+        tokens: &[BatchToken],
         trees: &[CandidateStep],
         wanted: Wanted,
     ) -> Result<(), RuntimeError> {
@@ -589,7 +677,7 @@ impl BatchRunner {
         self.next.extend(held.map(|tokens| tokens as i32));
         let step = &mut self.decoder.step;
         step.clear();
-        for token in tokens.clone() {
+        for token in tokens {
             // The cache returns an error for an unknown sequence.
             let next = self.next.get_mut(token.seq as usize);
             let position = next.map_or(0, |next| std::mem::replace(next, *next + 1));
@@ -603,7 +691,7 @@ impl BatchRunner {
                 step.want(row);
             }
         }
-        let mut rows = tokens.clone().filter(|token| token.logits).count();
+        let mut rows = tokens.iter().filter(|token| token.logits).count();
         let mut added = Vec::with_capacity(trees.len());
         for (seq, nodes) in trees {
             // The cache returns an error for an unknown sequence and for an unknown parent.
@@ -630,7 +718,7 @@ impl BatchRunner {
         }
         self.decoder.run(wanted)?;
         self.steps += 1;
-        for (index, token) in tokens.clone().enumerate() {
+        for (index, token) in tokens.iter().enumerate() {
             let state = &mut self.states[token.seq as usize];
             if let Some(features) = &mut state.features {
                 let row = self.decoder.outputs.features(index);
@@ -642,7 +730,7 @@ impl BatchRunner {
         for (seq, candidates) in added {
             self.states[seq as usize].candidates = candidates;
         }
-        for (row, token) in tokens.filter(|token| token.logits).enumerate() {
+        for (row, token) in tokens.iter().filter(|token| token.logits).enumerate() {
             let kept = &mut self.states[token.seq as usize].row;
             kept.copy(self.decoder.outputs.row(row));
         }

@@ -1,9 +1,12 @@
 //! `Embedder`: embeddings of texts, from the hidden states of a forward without a cache.
 
+mod exported;
+
 use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
 use crate::options::{MemoryLimit, RunnerOptions};
 use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, CompileOptions};
+use exported::ExportedEncoder;
 use graph::Value;
 use import::Pooling;
 use text::{EncodeOptions, Tokenizer};
@@ -57,10 +60,18 @@ pub struct Embedding {
 /// ```
 pub struct Embedder {
     model: Model,
-    module: Module,
+    forward: Forward,
     pooling: Pooling,
     normalize: bool,
     truncate: bool,
+}
+
+/// How hidden states are computed.
+enum Forward {
+    /// A graph of this crate, which takes several texts a step.
+    Packed(Box<Module>),
+    /// An exported graph, which takes one text.
+    Exported(Box<ExportedEncoder>),
 }
 
 /// The maximum number of tokens of several texts packed into one step: enough rows for the products to run at full
@@ -71,7 +82,11 @@ const STEP_ALIGNMENT: usize = 32;
 
 impl Embedder {
     /// Compiles a model that returns hidden states: an encoder, or a decoder opened with
-    /// [`OpenOptions::hidden_states`](crate::OpenOptions).
+    /// [`OpenOptions::hidden_states`](crate::OpenOptions). An exported encoder (ONNX, `.pt2`) takes `input_ids` and what goes with
+    /// them; its hidden states are averaged unless the options state another pooling.
+    ///
+    /// # Errors
+    /// `NoEmbedding` if it returns no hidden states, `NoTokenizer`, and a memory plan that exceeds the limit.
     pub fn new(
         model: Model,
         backend: &dyn Backend,
@@ -79,8 +94,19 @@ impl Embedder {
     ) -> Result<Embedder, RuntimeError> {
         let artifact = model.artifact();
         let Some(own) = model.facts().pooling else {
-            let architecture = artifact.architecture.clone();
-            return Err(RuntimeErrorKind::NoEmbedding(architecture).into());
+            if model.facts().is_decoder() {
+                let architecture = artifact.architecture.clone();
+                return Err(RuntimeErrorKind::NoEmbedding(architecture).into());
+            }
+            let encoder = ExportedEncoder::new(artifact, backend, &options.compile)?;
+            model.tokenizer()?;
+            return Ok(Embedder {
+                forward: Forward::Exported(Box::new(encoder)),
+                pooling: options.pooling.unwrap_or(Pooling::Mean),
+                normalize: options.normalize,
+                truncate: options.truncate,
+                model,
+            });
         };
         model.tokenizer()?;
         let runner_options = RunnerOptions {
@@ -101,8 +127,9 @@ impl Embedder {
             compile: options.compile.clone(),
             ..ModuleOptions::default()
         };
+        let module = Module::from_artifact(artifact, backend, &module_options)?;
         Ok(Embedder {
-            module: Module::from_artifact(artifact, backend, &module_options)?,
+            forward: Forward::Packed(Box::new(module)),
             pooling: options.pooling.unwrap_or(own),
             normalize: options.normalize,
             truncate: options.truncate,
@@ -120,19 +147,34 @@ impl Embedder {
         self.pooling
     }
 
+    /// Sets whether later embeddings are scaled to unit length.
+    pub fn set_normalize(&mut self, on: bool) {
+        self.normalize = on;
+    }
+
     /// Elements of an embedding.
     pub fn dimensions(&self) -> usize {
-        self.model.facts().hidden_size
+        match &self.forward {
+            Forward::Packed(_) => self.model.facts().hidden_size,
+            Forward::Exported(encoder) => encoder.width,
+        }
     }
 
     /// The maximum number of tokens of a text, including those that the model adds.
     pub fn limit(&self) -> usize {
-        self.model.facts().context_length
+        let context = self.model.facts().context_length;
+        match &self.forward {
+            Forward::Packed(_) => context,
+            Forward::Exported(encoder) => encoder.tokens.unwrap_or(context),
+        }
     }
 
     /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
-        self.module.arena_bytes()
+        match &self.forward {
+            Forward::Packed(module) => module.arena_bytes(),
+            Forward::Exported(encoder) => encoder.arena_bytes(),
+        }
     }
 
     /// The tokens of a text, including those that the model adds. `index` is the number of the text, from 1, for the
@@ -179,7 +221,11 @@ impl Embedder {
         let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
         let mut found: Vec<Option<Embedding>> = vec![None; texts.len()];
         let mut done = 0;
-        for step in pack_texts(&lengths, MAX_PACKED_TOKENS.min(self.limit())) {
+        let room = match self.forward {
+            Forward::Packed(_) => MAX_PACKED_TOKENS.min(self.limit()),
+            Forward::Exported(_) => 0,
+        };
+        for step in pack_texts(&lengths, room) {
             let members: Vec<&[u32]> = step.iter().map(|i| &tokens[*i][..]).collect();
             let embeddings = self.step(&members)?;
             done += step.len();
@@ -195,10 +241,23 @@ impl Embedder {
 
     /// One forward for several texts.
     fn step(&mut self, texts: &[&[u32]]) -> Result<Vec<Embedding>, RuntimeError> {
+        let limit = self.limit();
+        let module = match &mut self.forward {
+            Forward::Packed(module) => module,
+            Forward::Exported(encoder) => {
+                let hidden = texts.iter().map(|text| encoder.hidden(text));
+                let hidden = hidden.collect::<Result<Vec<_>, _>>()?;
+                let pooled = hidden.iter().zip(texts).map(|(rows, text)| Embedding {
+                    values: self.pool(rows),
+                    tokens: text.len(),
+                });
+                return Ok(pooled.collect());
+            }
+        };
         let total: usize = texts.iter().map(|text| text.len()).sum();
         let filled = match texts.len() {
             1 => total,
-            _ => total.next_multiple_of(STEP_ALIGNMENT).min(self.limit()),
+            _ => total.next_multiple_of(STEP_ALIGNMENT).min(limit),
         };
         let mut inputs = [(); 3].map(|()| Vec::with_capacity(filled));
         for (number, text) in (0..).zip(texts) {
@@ -211,7 +270,7 @@ impl Embedder {
             input.resize(filled, filler);
         }
         let inputs = inputs.map(|input| Value::i32([filled], input));
-        let outputs = self.module.execute("forward", &inputs)?;
+        let outputs = module.execute("forward", &inputs)?;
         let hidden = outputs.first().and_then(Value::as_f32).unwrap_or_default();
         let mut rest = hidden;
         let mut embeddings = Vec::with_capacity(texts.len());

@@ -142,7 +142,7 @@ pub enum RuntimeErrorKind {
     Encoder(String),
     /// The model has no hidden states output, which embeddings need.
     #[error(
-        "the model ({0}) does not return hidden states, which embeddings need; only GGUF encoders and decoders do"
+        "the model ({0}) does not return hidden states, which embeddings need; GGUF files and exported encoders do"
     )]
     NoEmbedding(String),
     /// A text to embed has more tokens than the model allows.

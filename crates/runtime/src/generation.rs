@@ -99,7 +99,7 @@ pub struct GenerateOutput {
 }
 
 impl GenerateOutput {
-    /// The number of decoded tokens: all but the last one were fed.
+    /// The number of tokens that a request decoded: the first one is sampled from the outputs of its prompt.
     pub(crate) fn decoded(&self) -> usize {
         self.tokens.len().saturating_sub(1)
     }

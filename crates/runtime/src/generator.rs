@@ -10,8 +10,9 @@ use std::time::Instant;
 
 /// A generation whose events the caller pulls: an iterator over prompt progress and text.
 ///
-/// A call of `next` computes at most one chunk of the prompt, or one decode. The generated tokens stay in the sequence,
-/// except the last one, which was not fed. [`finish`](Generator::finish) returns the whole output.
+/// A call of `next` computes at most one chunk of the prompt, or one decode. The generated tokens stay in the sequence. The last
+/// one is pending ([`DecodeContext`]): it is fed by whoever continues the sequence. [`finish`](Generator::finish) returns the
+/// whole output, [`pause`](Generator::pause) leaves the sequence to the caller for a while.
 pub struct Generator<'a> {
     state: State<'a>,
     /// Events that are computed but not yet pulled.
@@ -42,8 +43,6 @@ pub(crate) trait Decode {
     /// Feeds the last token and samples the next one, or several. Sets the lane's `finish` at the end, also if `on_event`
     /// returns false.
     fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError>;
-    /// The number of tokens that the rounds have decoded.
-    fn decoded(&self, output: &GenerateOutput) -> usize;
 }
 
 /// Feeds the first chunk of these tokens to a sequence. Returns its length.
@@ -62,6 +61,9 @@ pub(crate) fn feed_chunk(
 
 impl<'a> Generator<'a> {
     /// Appends `prompt` to a sequence and generates a continuation. Nothing is computed before the first `next`.
+    ///
+    /// # Errors
+    /// `EmptyPrompt` if there is no prompt and the sequence has neither a pending token nor outputs to sample from.
     pub fn new(
         sequence: &'a mut impl DecodeContext,
         model: &'a Model,
@@ -70,18 +72,35 @@ impl<'a> Generator<'a> {
         options: &GenerateOptions,
     ) -> Result<Generator<'a>, RuntimeError> {
         let wanted = sampler.wanted();
-        if prompt.is_empty() && !sequence.row().holds(wanted, model.facts().vocab_size) {
+        let holds = |sequence: &_| can_sample(sequence, wanted, model);
+        if prompt.is_empty() && !holds(sequence) {
             return Err(RuntimeErrorKind::EmptyPrompt.into());
         }
         let history = sequence.tokens().iter().chain(prompt);
         let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
         let lane = Lane::new(0, sampler, model, detokenizer);
-        let decode = Box::new(PlainDecode {
-            sequence,
-            wanted,
-            pending: None,
-        });
+        let decode = Box::new(PlainDecode { sequence, wanted });
         Ok(Generator::with(decode, lane, prompt))
+    }
+
+    /// Ends the borrow of the sequence without ending the generation.
+    pub fn pause(self) -> PausedGeneration {
+        let State {
+            lane,
+            output,
+            prompt,
+            fed,
+            timings,
+            ..
+        } = self.state;
+        PausedGeneration {
+            lane: lane.map(|lane| (lane.detokenizer, lane.decoded)),
+            output,
+            prompt,
+            fed,
+            timings,
+            events: self.events,
+        }
     }
 
     pub(crate) fn with(
@@ -131,6 +150,65 @@ impl<'a> Generator<'a> {
     }
 }
 
+/// A generation between two steps, without its sequence: [`Generator::pause`] makes it.
+///
+/// The caller may read the sequence before it resumes the generation, and must not change it.
+pub struct PausedGeneration {
+    /// The text so far and the number of decoded tokens; `None` after the end.
+    lane: Option<(IncrementalDetokenizer, usize)>,
+    /// Set at the end.
+    output: Option<GenerateOutput>,
+    prompt: Vec<u32>,
+    fed: usize,
+    timings: Timings,
+    events: VecDeque<GenerateEvent>,
+}
+
+impl PausedGeneration {
+    /// Continues the generation on its sequence, with its model and its sampler.
+    pub fn resume<'a>(
+        self,
+        sequence: &'a mut impl DecodeContext,
+        model: &'a Model,
+        sampler: &'a mut Sampler,
+    ) -> Generator<'a> {
+        let wanted = sampler.wanted();
+        let lane = self.lane.map(|(detokenizer, decoded)| {
+            let mut lane = Lane::new(0, sampler, model, detokenizer);
+            lane.decoded = decoded;
+            lane
+        });
+        Generator {
+            state: State {
+                decode: Box::new(PlainDecode { sequence, wanted }),
+                lane,
+                output: self.output,
+                prompt: self.prompt,
+                fed: self.fed,
+                timings: self.timings,
+            },
+            events: self.events,
+        }
+    }
+
+    /// Interrupts the generation if it still runs, and returns its output.
+    pub fn finish(self) -> GenerateOutput {
+        match (self.lane, self.output) {
+            (Some((detokenizer, decoded_tokens)), _) => {
+                let mut output = detokenizer.finish(FinishReason::Interrupted, |_| {});
+                output.timings = Timings {
+                    prompt_tokens: self.fed,
+                    generated_tokens: output.tokens.len(),
+                    decoded_tokens,
+                    ..self.timings
+                };
+                output
+            }
+            (None, output) => output.expect("a generation that has ended has an output"),
+        }
+    }
+}
+
 impl Iterator for Generator<'_> {
     type Item = Result<GenerateEvent, RuntimeError>;
 
@@ -157,6 +235,7 @@ impl State<'_> {
             return;
         };
         lane.finish = lane.finish.or(Some(otherwise));
+        let decoded_tokens = lane.decoded;
         let mut output = lane.end(|text| {
             on_event(GenerateEvent::Text(text.to_owned()));
         });
@@ -166,7 +245,7 @@ impl State<'_> {
                 false => self.fed,
             },
             generated_tokens: output.tokens.len(),
-            decoded_tokens: self.decode.decoded(&output),
+            decoded_tokens,
             ..self.timings
         };
         self.output = Some(output);
@@ -199,7 +278,7 @@ impl State<'_> {
 /// Appends `prompt` to a sequence and generates a continuation: a [`Generator`] that runs to its end.
 ///
 /// `on_event` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
-/// sequence, except the last one, which was not fed.
+/// sequence; the last one is pending ([`DecodeContext`]).
 pub fn generate(
     sequence: &mut impl DecodeContext,
     model: &Model,
@@ -216,8 +295,11 @@ struct PlainDecode<'a, S> {
     sequence: &'a mut S,
     /// The outputs that the sampler needs.
     wanted: Wanted,
-    /// The token that was sampled last. It is fed when the next one is wanted.
-    pending: Option<u32>,
+}
+
+/// Whether a token can be sampled without a prompt: from the outputs that are there, or after the pending token.
+pub(crate) fn can_sample(sequence: &impl DecodeContext, wanted: Wanted, model: &Model) -> bool {
+    sequence.is_pending() || sequence.row().holds(wanted, model.facts().vocab_size)
 }
 
 impl<S: DecodeContext> Decode for PlainDecode<'_, S> {
@@ -230,23 +312,19 @@ impl<S: DecodeContext> Decode for PlainDecode<'_, S> {
     }
 
     fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
-        if let Some(token) = self.pending.take() {
+        if self.sequence.is_pending() {
             if !self.sequence.ensure_capacity()? {
                 lane.finish = Some(FinishReason::Context);
                 return Ok(());
             }
-            self.sequence
-                .feed_wanted(&[token], self.wanted, &mut |_| true)?;
+            self.sequence.feed_wanted(&[], self.wanted, &mut |_| true)?;
+            lane.decoded += 1;
         }
         let (token, go_on) = lane.sample(self.sequence.row(), &mut |_, event| on_event(event));
-        self.pending = Some(token);
+        self.sequence.append(token);
         if !go_on {
             lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
         }
         Ok(())
-    }
-
-    fn decoded(&self, output: &GenerateOutput) -> usize {
-        output.decoded()
     }
 }

@@ -10,23 +10,30 @@ use text::Tokenizer;
 
 /// A sequence that [`generate`](crate::generate) can extend: a [`Runner`](crate::Runner), or one sequence of
 /// [`BatchRunner`](crate::BatchRunner).
+///
+/// The last token of a sequence can be *pending*: it was sampled and is part of the sequence, but it is not fed yet. The next
+/// [`feed`](DecodeContext::feed) feeds it before its own tokens, so that a generation needs no forward after its last token.
 pub trait DecodeContext {
-    /// The tokens of the sequence.
+    /// The tokens of the sequence, with the pending one.
     fn tokens(&self) -> &[u32];
+    /// Appends a sampled token, which is pending from now on. No token may be pending already.
+    fn append(&mut self, token: u32);
+    /// Whether the last token is pending.
+    fn is_pending(&self) -> bool;
     /// The logits after the last token; empty if they were not computed.
     fn logits(&self) -> &[f32];
     /// The outputs after the last token: all logits, or those that [`feed_wanted`](DecodeContext::feed_wanted) computed.
     fn row(&self) -> RowOutputs<'_> {
         RowOutputs::Logits(self.logits())
     }
-    /// Whether one more token fits.
+    /// Whether the pending token fits or, without one, one more token.
     fn has_capacity(&self) -> Result<bool, RuntimeError>;
-    /// Shifts a full context if the caller enabled context shifts. Returns whether one more token fits.
+    /// Shifts a full context if the caller enabled context shifts. Returns [`has_capacity`](DecodeContext::has_capacity).
     fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
         self.has_capacity()
     }
-    /// Feeds tokens. `progress` receives the number of tokens done and returns false to cancel. Returns whether all
-    /// tokens were fed.
+    /// Feeds the pending token, if there is one, and these tokens. `progress` receives the number of these tokens done and
+    /// returns false to cancel. Returns whether all tokens were fed.
     fn feed(
         &mut self,
         tokens: &[u32],
@@ -54,6 +61,9 @@ pub(crate) struct Lane<'a> {
     pub(crate) detokenizer: IncrementalDetokenizer,
     /// Why it ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
+    /// The number of generated tokens that a forward of this generation was computed for: all but the first one, which is
+    /// sampled from the outputs of the prompt if those are there.
+    pub(crate) decoded: usize,
 }
 
 impl<'a> Lane<'a> {
@@ -69,6 +79,7 @@ impl<'a> Lane<'a> {
             tokenizer: model.tokenizer().ok(),
             detokenizer,
             finish: None,
+            decoded: 0,
         }
     }
 
@@ -100,14 +111,14 @@ impl<'a> Lane<'a> {
         start: Instant,
         on_event: &mut impl FnMut(SeqId, GenerateEvent) -> bool,
     ) -> GenerateOutput {
-        let seq = self.seq;
+        let (seq, decoded_tokens) = (self.seq, self.decoded);
         let mut generated = self.end(|text| {
             on_event(seq, GenerateEvent::Text(text.to_owned()));
         });
         generated.timings = Timings {
             generated_tokens: generated.tokens.len(),
             decode_time: start.elapsed(),
-            decoded_tokens: generated.decoded(),
+            decoded_tokens,
             ..Timings::default()
         };
         generated

@@ -33,7 +33,7 @@ pub use context_shift::ContextShift;
 pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
-pub use generator::{Generator, generate};
+pub use generator::{Generator, PausedGeneration, generate};
 pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
 pub use lane::DecodeContext;
 pub use memory::{

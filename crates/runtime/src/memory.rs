@@ -105,6 +105,16 @@ impl<'a> PlannedModel<'a> {
             || input().is_some_and(|index| index >= self.first_weight)
     }
 
+    /// Bytes of the features of one token: of the outputs of a decoder after its logits.
+    fn feature_bytes(&self) -> usize {
+        let outputs = self.graph.outputs().iter().skip(1);
+        let width = |id: &TensorId| self.graph.tensor(*id).ty.shape.last()?.as_const();
+        match self.facts.is_decoder() {
+            true => outputs.filter_map(width).sum::<usize>() * size_of::<f32>(),
+            false => 0,
+        }
+    }
+
     /// The symbol values of the longest step. In a graph that is not a decoder, every dynamic size is the step's number
     /// of tokens, limited to the range of the symbol.
     fn bindings(&self, step: &StepSize) -> Result<Bindings, RuntimeError> {
@@ -172,11 +182,14 @@ pub struct MemoryPlan {
     pub step: StepSize,
     /// Bytes of the logits that are kept after a step.
     pub logits_bytes: usize,
+    /// Bytes of the features that a pool keeps for a draft head: at most those of every token of its cells.
+    pub features_bytes: usize,
     /// The plan of the draft model, if there is one.
     pub draft: Option<Box<MemoryPlan>>,
     /// Whether the weights are mapped already: they take no further address space.
     pub weights_are_mapped: bool,
-    /// Whether the device has memory of its own. Then the mapped weights and the kept logits are in the host's memory.
+    /// Whether the device has memory of its own. Then the mapped weights and the kept logits and features are in the host's
+    /// memory.
     pub own_memory: bool,
 }
 
@@ -213,6 +226,12 @@ impl MemoryPlan {
             places: arena,
             step,
             logits_bytes: logit_rows * facts.vocab_size * size_of::<f32>(),
+            features_bytes: match kind {
+                CacheKind::Cells { .. } => model
+                    .feature_bytes()
+                    .saturating_mul(cache.capacity as usize),
+                CacheKind::Contiguous | CacheKind::Tree => 0,
+            },
             cache,
             kind,
             draft: draft.map(Box::new),
@@ -266,15 +285,20 @@ impl MemoryPlan {
         self.weights.iter().map(|section| section.bytes).sum()
     }
 
-    /// Bytes in the host's memory, which are not part of the total: the mapped weights and the kept logits, if the device has
-    /// memory of its own. Includes the draft model.
+    /// Bytes in the host's memory, which are not part of the total: the mapped weights and the kept logits and features, if the
+    /// device has memory of its own. Includes the draft model.
     pub fn host_bytes(&self) -> usize {
         let draft = self.draft.as_ref().map_or(0, |draft| draft.host_bytes());
         let own = match self.own_memory {
-            true => self.weights_bytes().saturating_add(self.logits_bytes),
+            true => self.weights_bytes().saturating_add(self.kept_bytes()),
             false => 0,
         };
         own.saturating_add(draft)
+    }
+
+    /// Bytes of the logits and features that are kept after a step.
+    fn kept_bytes(&self) -> usize {
+        self.logits_bytes.saturating_add(self.features_bytes)
     }
 
     /// Bytes of packed weights.
@@ -318,7 +342,7 @@ impl MemoryPlan {
             self.kv_bytes(),
             self.prefix_bytes,
             self.arena.bytes,
-            in_device_memory(self.logits_bytes),
+            in_device_memory(self.kept_bytes()),
             self.draft.as_ref().map_or(0, |draft| draft.total_bytes()),
         ];
         parts.iter().fold(0, |sum, part| sum.saturating_add(*part))

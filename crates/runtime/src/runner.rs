@@ -18,8 +18,10 @@ use std::path::Path;
 pub struct Runner {
     decoder: Decoder,
     session: CacheSession<Contiguous>,
-    /// The tokens whose keys and values are cached.
+    /// The tokens whose keys and values are cached, and the pending token.
     tokens: Vec<u32>,
+    /// Whether the last token is pending: sampled, and not fed yet.
+    pending: bool,
     /// Whether the decoder's outputs are those after the last token.
     has_outputs: bool,
     shifter: Option<ContextShifter>,
@@ -73,6 +75,7 @@ impl Runner {
             decoder: Decoder::load(model, backend, options, step, 1, binding)?,
             session,
             tokens,
+            pending: false,
             has_outputs: false,
             shifter: None,
         })
@@ -105,21 +108,23 @@ impl Runner {
         let Some(shifter) = &self.shifter else {
             return Ok(None);
         };
-        let shift = shifter.shift(&self.session, 0, self.tokens.len())?;
+        let shift = shifter.shift(&self.session, 0, self.fed())?;
         if let Some(shift) = shift {
             shift.apply(&mut self.tokens);
         }
         Ok(shift)
     }
 
-    /// Freezes the context into a prefix that other runners can share. This runner continues after it. `model` is the
-    /// runner's model.
+    /// Freezes the context into a prefix that other runners can share, after the pending token was fed. This runner continues
+    /// after it. `model` is the runner's model.
     pub fn freeze(&mut self, model: &Model) -> Result<PromptPrefix, RuntimeError> {
+        self.feed(&[], |_| true)?;
         let shared = self.session.freeze()?;
         Ok(PromptPrefix::new(shared, self.tokens.clone(), model))
     }
 
-    /// Appends `prompt` to the context and generates a continuation; see [`generate`].
+    /// Appends `prompt` to the context and generates a continuation; see [`generate`]. A generation without a prompt continues
+    /// the last one.
     pub fn generate(
         &mut self,
         model: &Model,
@@ -131,9 +136,19 @@ impl Runner {
         generate(self, model, prompt, sampler, options, on_event)
     }
 
-    /// The tokens in the context.
+    /// The tokens in the context, with the pending one.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Whether the last token is pending: a generation sampled it, and [`feed`](Runner::feed) feeds it before its own tokens.
+    pub fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    /// The number of tokens whose keys and values are cached.
+    fn fed(&self) -> usize {
+        self.tokens.len() - usize::from(self.pending)
     }
 
     /// The size of the context in tokens.
@@ -141,21 +156,21 @@ impl Runner {
         Ok(self.session.capacity()? as usize)
     }
 
-    /// Whether `n` more tokens fit.
+    /// Whether the pending token, if there is one, and `n` more tokens fit.
     pub fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
-        match u32::try_from(n) {
+        match u32::try_from(n.saturating_add(usize::from(self.pending))) {
             Ok(n) => Ok(self.session.can_extend(n)?),
             Err(_) => Ok(false),
         }
     }
 
-    /// The logits after the last fed token; empty before the first token, after a rewind, and after a generation whose
-    /// sampler needed the most likely tokens only.
+    /// The logits after the last token; empty before the first token, after a rewind, while the last token is pending, and after
+    /// a generation whose sampler needed the most likely tokens only. Feeding nothing computes those after a pending token.
     pub fn logits(&self) -> &[f32] {
         self.row().logits()
     }
 
-    /// The outputs after the last fed token.
+    /// The outputs after the last token.
     pub fn row(&self) -> RowOutputs<'_> {
         match self.has_outputs {
             true => self.decoder.outputs.row(0),
@@ -163,8 +178,9 @@ impl Runner {
         }
     }
 
-    /// Feeds tokens in steps of at most the batch size and keeps the logits after the last one. `progress` receives the
-    /// number of tokens done and returns false to cancel. Returns whether all tokens were fed.
+    /// Feeds the pending token, if there is one, and these tokens, in steps of at most the batch size, and keeps the logits
+    /// after the last one. `progress` receives the number of these tokens done and returns false to cancel. Returns whether all
+    /// tokens were fed.
     pub fn feed(
         &mut self,
         tokens: &[u32],
@@ -180,9 +196,12 @@ impl Runner {
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
         self.check(tokens)?;
+        let before = usize::from(self.pending);
+        let pending = self.tokens[self.fed()..].iter();
+        let all: Vec<u32> = pending.chain(tokens).copied().collect();
         let mut done = 0;
-        for chunk in tokens.chunks(self.decoder.max_step_tokens()) {
-            let last = done + chunk.len() == tokens.len();
+        for chunk in all.chunks(self.decoder.max_step_tokens()) {
+            let last = done + chunk.len() == all.len();
             self.begin_step(chunk);
             if last {
                 self.decoder.step.want_last();
@@ -190,7 +209,7 @@ impl Runner {
             self.run_step(chunk, wanted)?;
             self.has_outputs = last;
             done += chunk.len();
-            if !progress(done) && !last {
+            if !progress(done - before) && !last {
                 return Ok(false);
             }
         }
@@ -204,6 +223,7 @@ impl Runner {
         mut row: impl FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
+        self.feed_wanted(&[], Wanted::Argmax, &mut |_| true)?;
         let mut done = 0;
         for chunk in tokens.chunks(self.decoder.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
             self.begin_step(chunk);
@@ -221,26 +241,30 @@ impl Runner {
 
     /// Removes all tokens after the first `len`.
     pub fn rewind(&mut self, len: usize) -> Result<(), RuntimeError> {
-        match len {
+        let keeps_pending = self.pending && len == self.tokens.len();
+        let fed = len - usize::from(keeps_pending);
+        match fed {
             0 if !self.tokens.is_empty() => self.session.clear()?,
             _ => self
                 .session
-                .rewind(u32::try_from(len).unwrap_or(u32::MAX))?,
+                .rewind(u32::try_from(fed).unwrap_or(u32::MAX))?,
         }
-        if (self.session.len()? as usize) != len {
+        if (self.session.len()? as usize) != fed {
             // A session with a shared prefix cannot be cleared below the prefix.
             return Err(
                 RuntimeErrorKind::InvalidOptions("a shared prefix is read-only".into()).into(),
             );
         }
         self.tokens.truncate(len);
+        self.pending = keeps_pending;
         self.has_outputs = false;
         Ok(())
     }
 
-    /// Writes the context and the caller's notes to a snapshot file. An existing file is replaced atomically.
+    /// Writes the context and the caller's notes to a snapshot file. An existing file is replaced atomically. A pending token has
+    /// no keys and values and is left out: feeding nothing feeds it.
     pub fn save(&self, model: &Model, path: &Path, notes: &[u8]) -> Result<(), RuntimeError> {
-        let tokens = &self.tokens;
+        let tokens = &self.tokens[..self.fed()];
         snapshot::save(path, model, &self.session, 0, Contents { tokens, notes })
     }
 
@@ -254,6 +278,7 @@ impl Runner {
     ) -> Result<(), RuntimeError> {
         snapshot::restore(snapshot, model, &self.session, 0, len)?;
         self.tokens = snapshot.tokens()[..len].to_vec();
+        self.pending = false;
         self.has_outputs = false;
         Ok(())
     }
@@ -295,10 +320,9 @@ impl Runner {
     fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
         if !self.can_extend(tokens.len())? {
             let capacity = self.capacity()?;
-            let room = capacity - self.tokens.len();
             return Err(RuntimeErrorKind::PromptTooLong {
-                tokens: tokens.len(),
-                room,
+                tokens: tokens.len() + usize::from(self.pending),
+                room: capacity - self.fed(),
                 capacity,
             }
             .into());
@@ -310,13 +334,19 @@ impl Runner {
     fn begin_step(&mut self, tokens: &[u32]) {
         let step = &mut self.decoder.step;
         step.clear();
-        step.extend(0, self.tokens.len() as u32, tokens);
+        step.extend(
+            0,
+            (self.tokens.len() - usize::from(self.pending)) as u32,
+            tokens,
+        );
     }
 
-    /// Runs the built step, which feeds these tokens.
+    /// Runs the built step, which feeds these tokens; a pending token is the first of them.
     fn run_step(&mut self, tokens: &[u32], wanted: Wanted) -> Result<(), RuntimeError> {
         self.has_outputs = false;
         self.decoder.run(wanted)?;
+        self.tokens.truncate(self.fed());
+        self.pending = false;
         self.tokens.extend_from_slice(tokens);
         Ok(())
     }
@@ -325,6 +355,17 @@ impl Runner {
 impl DecodeContext for Runner {
     fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    fn append(&mut self, token: u32) {
+        assert!(!self.pending, "the last token must be fed first");
+        self.tokens.push(token);
+        self.pending = true;
+        self.has_outputs = false;
+    }
+
+    fn is_pending(&self) -> bool {
+        self.pending
     }
 
     fn logits(&self) -> &[f32] {
@@ -336,11 +377,11 @@ impl DecodeContext for Runner {
     }
 
     fn has_capacity(&self) -> Result<bool, RuntimeError> {
-        self.can_extend(1)
+        self.can_extend(usize::from(!self.pending))
     }
 
     fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
-        Ok(self.can_extend(1)? || self.shift_context()?.is_some())
+        Ok(self.has_capacity()? || self.shift_context()?.is_some())
     }
 
     fn feed(

@@ -26,6 +26,7 @@ use random::Random;
 pub use sequence_breakers::{DEFAULT_SEQUENCE_BREAKERS, sequence_breakers};
 
 /// Samples tokens; holds its random state and scratch.
+#[derive(Clone)]
 pub struct Sampler {
     options: SamplerOptions,
     random: Random,

@@ -243,6 +243,7 @@ fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFa
             .and_then(|n| usize::try_from(n).ok())
             .filter(|n| *n > 0)
     };
+    let chunk = stated.as_ref().and_then(|stated| stated.prefill_chunk);
     let context = stated
         .and_then(|stated| stated.max_context)
         .map(|n| n as usize);
@@ -255,7 +256,7 @@ fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFa
         context_stated: context.is_some(),
         vocab_size,
         hidden_size: number(&["hidden_size", "n_embd"]).unwrap_or(0),
-        max_step: Some(most).filter(|most| *most < usize::MAX),
+        max_step: longest_step(most, chunk),
         context_limit: None,
     })
 }
@@ -285,4 +286,29 @@ pub(super) fn bare_facts(
         caches,
         ..ModelFacts::none()
     })
+}
+
+/// The longest step of a graph with steps of up to `most` tokens: the prefill chunk that its file states, if that is shorter.
+/// `None` without a limit.
+fn longest_step(most: usize, prefill_chunk: Option<u32>) -> Option<usize> {
+    let chunk = prefill_chunk.map_or(usize::MAX, |chunk| chunk as usize);
+    Some(most.min(chunk)).filter(|most| *most < usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::longest_step;
+
+    #[test]
+    fn a_stated_prefill_chunk_limits_steps() {
+        for (most, chunk, expected) in [
+            (usize::MAX, None, None),
+            (usize::MAX, Some(128), Some(128)),
+            (512, Some(128), Some(128)),
+            (32, Some(128), Some(32)),
+            (32, None, Some(32)),
+        ] {
+            assert_eq!(longest_step(most, chunk), expected, "{most}, {chunk:?}");
+        }
+    }
 }

@@ -54,7 +54,9 @@ fn session() -> (CacheSession<Contiguous>, BackendOptions) {
 }
 
 fn register() {
-    CacheBuilderRegistry::global().register("test", |config| Ok(Box::new(NoBytes(config.clone()))));
+    let registry = CacheBuilderRegistry::global();
+    let registered = registry.register("test", |config| Ok(Box::new(NoBytes(config.clone()))));
+    registered.unwrap();
 }
 
 /// A forward of the declared step that succeeds.
@@ -233,7 +235,14 @@ fn proposed_candidates_are_held_when_their_path_is_accepted() {
     forward(&session, &[0]).unwrap();
     session.propose(&[None, Some(0), None]).unwrap();
     assert_eq!(kind(session.propose(&[None])), KvErrorKind::StepPending);
+    // Nothing is computed: there is nothing to accept, and the declaration stays.
+    session.accept(&[]).unwrap();
     forward(&session, &[1, 2, 1]).unwrap();
+    session.propose(&[Some(1)]).unwrap();
+    for path in [&[0, 1][..], &[]] {
+        assert_eq!(kind(session.accept(path)), KvErrorKind::StepPending);
+    }
+    forward(&session, &[3]).unwrap();
     session.accept(&[0, 1]).unwrap();
     assert_eq!(session.len().unwrap(), 3);
     let entry = CacheRegistry::global().get(session.key()).unwrap();

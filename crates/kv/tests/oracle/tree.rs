@@ -268,6 +268,14 @@ impl History {
     }
 
     fn accept(&mut self, path: &[u32]) {
+        let computed = self.candidates.iter().filter(|c| c.stamp.is_some()).count();
+        if (1..self.candidates.len()).contains(&computed) {
+            let before = self.cache.clone();
+            let refused = self.cache.commit_path(path).unwrap_err();
+            assert_eq!(*refused.kind(), KvErrorKind::StepPending);
+            assert_eq!(self.cache, before);
+            return;
+        }
         let mut parent = None;
         let mut stray = None;
         for &node in path {
@@ -296,7 +304,9 @@ impl History {
                     .iter()
                     .filter_map(|n| self.candidates[*n as usize].stamp);
                 self.prefix.extend(stamps);
-                self.candidates.clear();
+                if computed > 0 {
+                    self.candidates.clear();
+                }
             }
             (Err(error), Some(stray)) => {
                 assert_eq!(error.kind(), &stray);

@@ -279,7 +279,9 @@ fn a_window_of_nothing_is_refused() {
     let message = "bad cache configuration: layer 1 has a window of 0";
     assert_eq!(refused(config(&[None, Some(0)]).check()), message);
     assert!(config(&[None, Some(1)]).check().is_ok());
-    CacheBuilderRegistry::global().register("windows", |_| panic!("checked before"));
+    let registered =
+        CacheBuilderRegistry::global().register("windows", |_| panic!("checked before"));
+    registered.unwrap();
     let built = CacheBuilderRegistry::global().bytes("windows", &config(&[None, Some(0)]));
     assert_eq!(refused(built), message);
 }

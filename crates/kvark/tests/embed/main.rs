@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod exported;
 
 use common::named_by;
 use kvark::backend::Backend;

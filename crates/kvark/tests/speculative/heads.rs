@@ -1,6 +1,7 @@
 //! Eagle3 heads from safetensors on an exported model, and texts that change between answers.
 
 use super::*;
+use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 
 fn import_fixture(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -157,4 +158,32 @@ fn proposers_follow_a_text_that_changes() {
             }
         }
     }
+}
+
+#[test]
+fn a_plan_counts_the_features_of_a_full_pool() {
+    let (model, head) = exported("midlayer");
+    let facts = head.artifact().draft_head.as_ref().unwrap();
+    let plan = |model: &Model, kind| {
+        let planned = PlannedModel::try_from(model.artifact()).unwrap();
+        MemoryPlan::new(
+            &planned,
+            &Cpu::new().unwrap(),
+            &runner_options(64),
+            kind,
+            None,
+        )
+        .unwrap()
+    };
+    let pool = CacheKind::Cells { sequences: 1 };
+    let counted = plan(&model, pool);
+    let token = facts.target_layers.len() * facts.target_hidden_size * size_of::<f32>();
+    assert!(token > 0);
+    assert_eq!(counted.features_bytes, 64 * token);
+    let mut without = counted.clone();
+    without.features_bytes = 0;
+    assert_eq!(counted.total_bytes(), without.total_bytes() + 64 * token);
+    // One sequence without a pool keeps none, and a model that was opened without features has none.
+    assert_eq!(plan(&model, CacheKind::Contiguous).features_bytes, 0);
+    assert_eq!(plan(&fixture("llama_plain"), pool).features_bytes, 0);
 }

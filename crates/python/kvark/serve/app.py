@@ -19,6 +19,7 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, Reque
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from .resources import cpus_of, option
 from .routing import BLOCK_TOKENS, PrefixPolicy, prompt_text
 
 #: How often a request that has sent nothing yet is tried again when its replica dies.
@@ -166,15 +167,15 @@ class Ingress:
 
 
 def application(
-    arguments: list[str], *, replicas: int = 1, max_replicas: int | None = None, cpus: float = 1.0, slots: int = 8,
+    arguments: list[str], *, replicas: int = 1, max_replicas: int | None = None, cpus: float | None = None, slots: int = 8,
     routing: str = "prefix",
 ) -> Any:
     """The application: `replicas` processes of `kvark serve ARGUMENTS`, up to `max_replicas` under load.
 
-    `routing` is `prefix` or `round-robin`; `cpus` are the cores that Ray reserves for a replica.
+    `routing` is `prefix` or `round-robin`; `cpus` are the cores that Ray reserves for a replica, by default its threads.
     """
     options: dict[str, Any] = {
-        "ray_actor_options": {"num_cpus": cpus},
+        "ray_actor_options": {"num_cpus": cpus_of(arguments, cpus)},
         "max_ongoing_requests": slots,
         "health_check_period_s": 2,
         "health_check_timeout_s": 30,
@@ -199,12 +200,10 @@ def application(
 
 def cache_size(arguments: list[str], slots: int) -> dict[str, int]:
     """The router's option for the size of a replica's cache: `--ctx-size` tokens for every slot. Empty without that flag."""
-    pairs = zip(arguments, arguments[1:])
-    sizes = [after for before, after in pairs if before in ("-c", "--ctx-size")]
-    sizes += [word.removeprefix("--ctx-size=") for word in arguments if word.startswith("--ctx-size=")]
-    if not sizes or not sizes[-1].isdigit():
+    size = option(arguments, "-c", "--ctx-size")
+    if size is None or not size.isdigit():
         return {}
-    return {"blocks_per_replica": max(1, int(sizes[-1]) * slots // BLOCK_TOKENS)}
+    return {"blocks_per_replica": max(1, int(size) * slots // BLOCK_TOKENS)}
 
 
 class RoundRobinRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]

@@ -17,6 +17,14 @@ impl DecodeContext for SequenceHandle<'_> {
         self.runner.tokens(self.seq)
     }
 
+    fn append(&mut self, token: u32) {
+        self.runner.append(self.seq, token);
+    }
+
+    fn is_pending(&self) -> bool {
+        self.runner.is_pending(self.seq)
+    }
+
     fn logits(&self) -> &[f32] {
         self.runner.logits(self.seq)
     }
@@ -26,14 +34,11 @@ impl DecodeContext for SequenceHandle<'_> {
     }
 
     fn has_capacity(&self) -> Result<bool, RuntimeError> {
-        self.runner.can_extend(1)
+        self.runner.has_cells(1)
     }
 
     fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
-        if !self.runner.can_extend(1)? {
-            self.runner.shift_context(self.seq)?;
-        }
-        self.runner.can_extend(1)
+        self.runner.make_room(&[self.seq])
     }
 
     fn feed(
@@ -50,30 +55,37 @@ impl DecodeContext for SequenceHandle<'_> {
         wanted: Wanted,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
-        if !self.runner.can_extend(tokens.len())? {
+        let before = usize::from(self.is_pending());
+        let needed = before + tokens.len();
+        if !self.runner.has_cells(needed)? {
             let (capacity, used) = (self.runner.capacity()?, self.runner.cells_used()?);
-            let room = capacity - used;
             return Err(RuntimeErrorKind::PromptTooLong {
-                tokens: tokens.len(),
-                room,
+                tokens: needed,
+                room: capacity - used,
                 capacity,
             }
             .into());
         }
         self.runner.decoder.check_ids(tokens.iter().copied())?;
+        let seq = self.seq;
+        let pending = self.runner.take_pending(seq);
+        let all: Vec<u32> = pending.into_iter().chain(tokens.iter().copied()).collect();
         let mut done = 0;
-        for chunk in tokens.chunks(self.runner.decoder.max_step_tokens()) {
-            done += chunk.len();
-            let last = done == tokens.len();
-            let seq = self.seq;
-            let token = move |(i, id): (usize, &u32)| BatchToken {
+        for chunk in all.chunks(self.runner.decoder.max_step_tokens()) {
+            let last = done + chunk.len() == all.len();
+            let token = |(i, id): (usize, &u32)| BatchToken {
                 seq,
                 id: *id,
                 logits: last && i + 1 == chunk.len(),
             };
-            let tokens = chunk.iter().enumerate().map(token);
-            self.runner.run(tokens, &[], wanted)?;
-            if !progress(done) && !last {
+            let step: Vec<BatchToken> = chunk.iter().enumerate().map(token).collect();
+            let ran = self.runner.run(&step, &[], wanted);
+            if let (Err(_), 0, Some(token)) = (&ran, done, pending) {
+                self.append(token);
+            }
+            ran?;
+            done += chunk.len();
+            if !progress(done - before) && !last {
                 return Ok(false);
             }
         }

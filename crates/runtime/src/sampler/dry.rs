@@ -5,6 +5,7 @@ use super::SamplerOptions;
 use std::collections::HashMap;
 
 /// The DRY stage with its sequence breakers and scratch.
+#[derive(Clone)]
 pub(super) struct DryPenalty {
     multiplier: f32,
     base: f32,

@@ -1,5 +1,6 @@
 //! The random numbers of a sampler: splitmix64.
 
+#[derive(Clone)]
 pub(super) struct Random(u64);
 
 impl Random {

@@ -5,8 +5,8 @@ use super::tree_proposal::verify_tree;
 use crate::batch_runner::BatchRunner;
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput};
-use crate::generator::{Decode, Generator, Sink, feed_chunk};
-use crate::lane::Lane;
+use crate::generator::{Decode, Generator, Sink, can_sample, feed_chunk};
+use crate::lane::{DecodeContext, Lane};
 use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
 use backend::Wanted;
 use kv::SeqId;
@@ -16,8 +16,6 @@ use std::time::Instant;
 struct SpecLane<'l, 'a> {
     lane: &'l mut Lane<'a>,
     speculator: &'l mut Speculator,
-    /// The token that is fed next.
-    root: &'l mut u32,
 }
 
 /// Rounds of speculation on one sequence.
@@ -25,31 +23,47 @@ struct SpecDecode<'a> {
     runner: &'a mut BatchRunner,
     seq: SeqId,
     speculator: &'a mut Speculator,
-    root: u32,
+    /// The last token of the prompt, until the others are fed: it is the root of the first tree.
+    root: Option<u32>,
+}
+
+impl SpecDecode<'_> {
+    /// Makes the last token of the prompt the pending one.
+    fn append_root(&mut self) -> Result<(), RuntimeError> {
+        if let Some(root) = self.root {
+            // Only a prompt of one token follows a pending token.
+            self.runner
+                .sequence(self.seq)
+                .feed_wanted(&[], Wanted::Argmax, &mut |_| true)?;
+            self.runner.append(self.seq, root);
+            self.root = None;
+        }
+        Ok(())
+    }
 }
 
 impl Decode for SpecDecode<'_> {
     fn prompt_len(&self, prompt: &[u32]) -> usize {
         // The last token of the prompt is the root of the first tree.
-        prompt.len() - 1
+        prompt.len().saturating_sub(1)
     }
 
     fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError> {
-        feed_chunk(&mut self.runner.sequence(self.seq), tokens, Wanted::Logits)
+        let fed = feed_chunk(&mut self.runner.sequence(self.seq), tokens, Wanted::Argmax)?;
+        if fed == tokens.len() {
+            self.append_root()?;
+        }
+        Ok(fed)
     }
 
     fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
+        self.append_root()?;
         let mut lane = SpecLane {
             lane,
             speculator: self.speculator,
-            root: &mut self.root,
         };
         let lanes = std::slice::from_mut(&mut lane);
         round(self.runner, lanes, &mut |_, event| on_event(event))
-    }
-
-    fn decoded(&self, output: &GenerateOutput) -> usize {
-        output.tokens.len()
     }
 }
 
@@ -57,6 +71,9 @@ impl<'a> Generator<'a> {
     /// Appends `prompt` to a sequence and generates a continuation with speculation. The text is that of plain decoding
     /// with the same sampler. A round computes several events; an interruption between them leaves the tokens of the whole
     /// round in the sequence.
+    ///
+    /// # Errors
+    /// `EmptyPrompt` if there is no prompt and the sequence has no pending token.
     pub fn speculative(
         runner: &'a mut BatchRunner,
         model: &'a Model,
@@ -65,9 +82,10 @@ impl<'a> Generator<'a> {
         (sampler, speculator): (&'a mut Sampler, &'a mut Speculator),
         options: &GenerateOptions,
     ) -> Result<Generator<'a>, RuntimeError> {
-        let Some(root) = prompt.last() else {
+        let root = prompt.last().copied();
+        if root.is_none() && !runner.is_pending(seq) {
             return Err(RuntimeErrorKind::EmptyPrompt.into());
-        };
+        }
         runner.keep_features(seq, speculator.needs_features())?;
         let history = runner.tokens(seq).iter().chain(prompt);
         let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
@@ -76,7 +94,7 @@ impl<'a> Generator<'a> {
             runner,
             seq,
             speculator,
-            root: *root,
+            root,
         });
         Ok(Generator::with(decode, lane, prompt))
     }
@@ -98,7 +116,7 @@ impl BatchRunner {
     }
 
     /// Generates on several sequences with speculation, as [`generate`](BatchRunner::generate) does without: every sequence
-    /// must have logits, and each forward verifies a tree for all of them.
+    /// must have logits or a pending token, and each forward verifies a tree for all of them.
     pub fn generate_speculative_batch(
         &mut self,
         model: &Model,
@@ -110,38 +128,37 @@ impl BatchRunner {
         let mut lanes = Vec::new();
         for (seq, sampler, speculator) in sequences {
             self.keep_features(*seq, speculator.needs_features())?;
-            let vocab = model.facts().vocab_size;
-            if !self.row(*seq).holds(sampler.wanted(), vocab) {
+            if !can_sample(&self.sequence(*seq), sampler.wanted(), model) {
                 return Err(RuntimeErrorKind::EmptyPrompt.into());
             }
             let history = self.tokens(*seq).iter();
             let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
             let mut lane = Lane::new(*seq, sampler, model, detokenizer);
-            let (root, go_on) = lane.sample(self.row(*seq), &mut on_event);
-            if !go_on {
-                lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
+            if !self.is_pending(*seq) {
+                let (root, go_on) = lane.sample(self.row(*seq), &mut on_event);
+                self.append(*seq, root);
+                if !go_on {
+                    lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
+                }
             }
-            lanes.push((lane, speculator, root));
+            lanes.push((lane, speculator));
         }
-        while lanes.iter().any(|(lane, ..)| lane.finish.is_none()) {
+        while lanes.iter().any(|(lane, _)| lane.finish.is_none()) {
             let mut running: Vec<_> = lanes
                 .iter_mut()
-                .map(|(lane, speculator, root)| SpecLane {
-                    lane,
-                    speculator,
-                    root,
-                })
+                .map(|(lane, speculator)| SpecLane { lane, speculator })
                 .filter(|lane| lane.lane.finish.is_none())
                 .collect();
             round(self, &mut running, &mut on_event)?;
         }
         let lanes = lanes.into_iter();
-        let ended = lanes.map(|(lane, ..)| lane.end_of_batch(start, &mut on_event));
+        let ended = lanes.map(|(lane, _)| lane.end_of_batch(start, &mut on_event));
         Ok(ended.collect())
     }
 }
 
-/// Verifies one tree for every lane in one forward. All lanes must be running. `on_event` returns false to cancel them.
+/// Verifies one tree for every lane in one forward, below the pending tokens of their sequences. All lanes must be running.
+/// `on_event` returns false to cancel them.
 fn round(
     runner: &mut BatchRunner,
     lanes: &mut [SpecLane<'_, '_>],
@@ -152,13 +169,8 @@ fn round(
             lane.lane.finish = lane.lane.finish.or(Some(reason));
         }
     };
-    for lane in lanes.iter() {
-        if runner.can_extend(lanes.len())? {
-            break;
-        }
-        runner.shift_context(lane.lane.seq)?;
-    }
-    if !runner.can_extend(lanes.len())? {
+    let sequences: Vec<SeqId> = lanes.iter().map(|lane| lane.lane.seq).collect();
+    if !runner.make_room(&sequences)? {
         end(lanes, FinishReason::Context);
         return Ok(());
     }
@@ -175,21 +187,28 @@ fn round(
         let room = room.max(1).min(wanted);
         let history = detokenizer.history();
         let tree = lane.speculator.propose(history, room, others, features)?;
-        debug_assert_eq!(tree.tokens()[0], *lane.root);
         trees.push((lane.lane.seq, tree));
     }
     let rows: usize = trees.iter().map(|(_, tree)| tree.len()).sum();
     let begun = Instant::now();
-    runner.step_wanted(&[], &trees, wanted)?;
+    let taken = sequences.iter().map(|seq| runner.take_pending(*seq));
+    let roots: Vec<u32> = taken.map(|root| root.expect("it was appended")).collect();
+    debug_assert!(
+        trees
+            .iter()
+            .zip(&roots)
+            .all(|((_, tree), root)| tree.tokens()[0] == *root)
+    );
+    if let Err(error) = runner.step_wanted(&[], &trees, wanted) {
+        for (seq, root) in sequences.into_iter().zip(roots) {
+            runner.append(seq, root);
+        }
+        return Err(error);
+    }
     let time = begun.elapsed();
     drop(trees);
     let mut go_on = true;
-    for SpecLane {
-        lane,
-        speculator,
-        root,
-    } in lanes.iter_mut()
-    {
+    for SpecLane { lane, speculator } in lanes.iter_mut() {
         let seq = lane.seq;
         let result = verify_tree(speculator.tree(), |node| {
             let row = runner.candidate_row(seq, node);
@@ -199,7 +218,8 @@ fn round(
         })?;
         runner.drop_features(seq, speculator.features_from());
         runner.commit_path(seq, &result.accepted)?;
-        **root = result.bonus;
+        runner.append(seq, result.bonus);
+        lane.decoded += result.accepted.len();
         speculator.finish_round(&result, rows, time);
     }
     if !go_on {
