@@ -36,7 +36,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "exec" -d 'Run any model
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "plan" -d 'Show the memory that a run needs'
-complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show what is in a model file or a snapshot'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "detokenize" -d 'Turn token ids into text'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
@@ -102,6 +102,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat -d 'Treat the p
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l ignore-eos -d 'Continue past the model\'s end of text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-display-prompt -d 'Do not print the prompt'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s q -l quiet -d 'Print no progress and no statistics'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
@@ -112,7 +113,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s m -l model -d 'The 
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l system -d 'System message; replaces that of the conversation in --prompt-cache' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s p -l prompt -d 'The first message' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE at the end' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE after every turn; a prompt of kvark run is refused' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Maximum number of tokens per answer; -1 for no limit but the model\'s end of turn or a full context' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
@@ -154,6 +155,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-sequence-breake
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s l -l logit-bias -d 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s v -l verbose -d 'Print statistics after each answer'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s q -l quiet -d 'Print no banner, no progress and no notes on answers that --predict cut'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
@@ -367,7 +369,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_su
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show what is in a model file or a snapshot'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve score embed bench exec export emit-c plan inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'

@@ -110,10 +110,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             1
         }
     };
-    match interrupt::requested() {
-        true => interrupt::EXIT_CODE,
-        false => code,
-    }
+    interrupt::exit_code().unwrap_or(code)
 }
 
 /// Runs the command that was parsed.
