@@ -71,7 +71,10 @@ impl Terminal {
                 return false;
             }
             self.screen.process(&byte);
-            self.check();
+            // A bar is drawn up to its bracket, or as a whole.
+            if matches!(byte, [b']' | b'\r']) {
+                self.check();
+            }
         }
         true
     }
