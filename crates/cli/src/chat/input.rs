@@ -1,9 +1,10 @@
 //! Input of messages: a line editor on a terminal, plain lines otherwise.
 
+use super::colours;
 use super::completion::Completion;
 #[cfg(unix)]
 use super::typeahead::Typeahead;
-use crate::{interrupt, output};
+use crate::interrupt;
 use anyhow::{Context, Result};
 use kvark::catalogue::ModelStore;
 use rustyline::config::{Behavior, CompletionType, Config};
@@ -289,7 +290,7 @@ impl Editor {
                 }
                 Read::Interrupted { empty: true } => {
                     interrupted = true;
-                    output::note("(Ctrl-C again or Ctrl-D to leave)");
+                    colours::note("(Ctrl-C again or Ctrl-D to leave)");
                 }
             }
         }
