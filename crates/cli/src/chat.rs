@@ -1,11 +1,16 @@
 //! `kvark chat`: a conversation in the terminal.
 
+mod colours;
 mod commands;
 mod completion;
 mod conversation;
+mod files;
 mod input;
 mod map;
 mod settings;
+mod transcript;
+#[cfg(unix)]
+mod typeahead;
 mod wrap;
 
 use crate::args::predict;
@@ -18,14 +23,15 @@ use crate::speculation::{self, SpecArgs, spec_note};
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-pub(crate) use conversation::saved_turns;
 use conversation::{Answer, Conversation, Reply};
-use input::{Entry, Input};
+pub(crate) use conversation::{Saved, saved_turns};
+use files::FileToWrite;
+use input::{Confirmed, Entry, Input};
 use kvark::generate::{FinishReason, GenerateEvent, GenerateOptions, Sampler};
 use kvark::snapshot::Snapshot;
 use kvark::text::Message;
 use settings::Settings;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wrap::Wrap;
 
 /// Talk to a model
@@ -40,7 +46,8 @@ pub(crate) struct Chat {
     /// The first message
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// Continue the conversation saved in FILE, if it exists, and save to FILE at the end
+    /// Continue the conversation saved in FILE, if it exists, and save to FILE after every turn; a prompt of kvark run is
+    /// refused
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
     /// Maximum number of tokens per answer; -1 for no limit but the model's end of turn or a full context
@@ -52,6 +59,9 @@ pub(crate) struct Chat {
     /// Print statistics after each answer
     #[arg(short, long)]
     verbose: bool,
+    /// Print no banner, no progress and no notes on answers that --predict cut
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
@@ -65,13 +75,17 @@ pub(crate) struct Chat {
 }
 
 /// The action of the chat after a line.
-#[derive(PartialEq)]
 enum Next {
     Line,
     /// Read the next line; this one failed (a message was not answered, or a file not saved or loaded).
     Failed,
     /// Let the user edit the last message.
     Edit,
+    /// Write the file if the user says yes.
+    Confirm {
+        question: String,
+        file: FileToWrite,
+    },
     Exit,
 }
 
@@ -80,6 +94,9 @@ struct Session<'a> {
     conversation: Conversation<'a>,
     settings: Settings,
     shift: &'a ShiftArgs,
+    /// The display name of the model.
+    model: String,
+    prompt_cache: Option<&'a Path>,
     verbose: bool,
     /// Whether lines are typed in a terminal.
     terminal: bool,
@@ -88,6 +105,9 @@ struct Session<'a> {
 impl Chat {
     pub(crate) fn execute(self) -> Result<()> {
         let _listening = interrupt::listen();
+        if self.quiet {
+            output::be_quiet();
+        }
         if let Some(file) = &self.prompt_cache {
             Snapshot::check_writable(file).context("--prompt-cache")?;
         }
@@ -111,29 +131,34 @@ impl Chat {
         let sampler = Sampler::new(self.sampling.options(&model)?);
         let mut conversation = Conversation::new(&conversations, cells, sampler, options, system);
         conversation.speculate(speculator);
-        if let Some(file) = self.prompt_cache.as_deref().filter(|file| file.exists()) {
-            conversation.warm(file)?;
+        let resumed = self.prompt_cache.as_deref().filter(|file| file.exists());
+        if let Some(file) = resumed {
+            conversation.resume(file)?;
         }
         conversation.enable_context_shift(&self.shift)?;
+        interrupt::stop_at_termination();
         let mut input = Input::open();
-        if input.is_terminal() {
-            let name = self.model.name()?;
-            let room = conversation.cells().capacity()?;
-            output::note(&format!(
-                "{name}, context of {room} tokens; /help lists the commands"
-            ));
-        }
         let mut session = Session {
             conversation,
             settings: Settings::new(self.sampling.clone(), self.predict),
             shift: &self.shift,
+            model: self.model.name()?,
+            prompt_cache: self.prompt_cache.as_deref(),
             verbose: self.verbose,
             terminal: input.is_terminal(),
         };
-        let failed = session.read_lines(&mut input, self.prompt.clone())?;
-        if let Some(file) = &self.prompt_cache {
-            session.conversation.save(file).context("cannot save")?;
+        if session.terminal {
+            interrupt::ignore_repeats();
+            session.greet()?;
         }
+        if resumed.is_some() {
+            session.show_last_turns();
+        }
+        let failed = session.read_lines(&mut input, self.prompt.clone());
+        // The conversation is saved whatever ended it.
+        let saved = session.save().context("cannot save");
+        let failed = failed?;
+        saved?;
         if let Some(stats) = session.conversation.spec_stats() {
             self.spec.write_trace(&model, stats)?;
         }
@@ -145,14 +170,53 @@ impl Chat {
 }
 
 impl Session<'_> {
+    /// Prints the banner.
+    fn greet(&self) -> Result<()> {
+        if !output::is_quiet() {
+            let room = self.conversation.cells().capacity()?;
+            let model = &self.model;
+            colours::note(&format!(
+                "{model}, context of {room} tokens; /help lists the commands"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Prints what was said last in the current branch.
+    fn show_last_turns(&self) {
+        if !output::is_quiet() {
+            transcript::show(&self.conversation, transcript::LAST_TURNS);
+        }
+    }
+
+    /// Saves the conversation to the file of `--prompt-cache` if it has changed.
+    fn save(&mut self) -> Result<()> {
+        match self.prompt_cache {
+            Some(file) => self.conversation.save_if_changed(file, &self.model),
+            None => Ok(()),
+        }
+    }
+
+    /// The prompt: with the branch if there are several.
+    fn prompt(&self) -> String {
+        match self.conversation.branches() {
+            ([_], _) => "> ".to_owned(),
+            (branches, current) => format!("{}> ", branches[current].name),
+        }
+    }
+
     /// Acts on all lines of the input and returns how many failed. `first` comes before them.
     fn read_lines(&mut self, input: &mut Input, first: Option<String>) -> Result<usize> {
         let mut failed = 0;
-        let mut first = first.map(Entry::Line);
+        let mut waiting = first.map(Entry::Line);
         loop {
-            let entry = match first.take() {
+            // A signal may end the program while a line is waited for.
+            if let Err(error) = self.save() {
+                colours::note(&format!("[cannot save: {error:#}]"));
+            }
+            let entry = match waiting.take() {
                 Some(entry) => Some(Ok(entry)),
-                None => input.entry(&self.conversation.branch_names())?,
+                None => input.entry(&self.prompt(), &self.conversation.branch_names())?,
             };
             let Some(entry) = entry else {
                 return Ok(failed);
@@ -160,20 +224,34 @@ impl Session<'_> {
             let mut next = match entry {
                 Ok(entry) => self.take(entry)?,
                 Err(why) => {
-                    output::note(&format!("[{why}]"));
+                    colours::note(&format!("[{why}]"));
                     Next::Failed
                 }
             };
-            if next == Next::Edit {
+            if let Next::Edit = next {
                 let last = self.conversation.last_message().unwrap_or_default();
-                next = match input.edit(last)? {
+                next = match input.edit(&self.prompt(), last)? {
                     Some(text) => self.replace(&text)?,
                     None => Next::Line,
                 };
             }
-            failed += usize::from(next == Next::Failed);
-            if next == Next::Exit {
-                return Ok(failed);
+            if let Next::Confirm { question, file } = next {
+                let confirmed = input.confirm(&question)?;
+                next = match confirmed {
+                    Confirmed::Yes => file.write(self),
+                    Confirmed::No | Confirmed::Other(_) => {
+                        colours::note("[nothing was written]");
+                        Next::Line
+                    }
+                };
+                if let Confirmed::Other(line) = confirmed {
+                    waiting = Some(Entry::Line(line));
+                }
+            }
+            match next {
+                Next::Failed => failed += 1,
+                Next::Exit => return Ok(failed),
+                _ => {}
             }
         }
     }
@@ -231,7 +309,7 @@ impl Session<'_> {
                     if let Some(bar) = bar.take() {
                         bar.finish_and_clear();
                     }
-                    written = output::text(&wrap.push(&text));
+                    written = colours::answer(&wrap.push(&text));
                 }
             }
             !interrupt::requested() && written.is_ok()
@@ -248,8 +326,10 @@ impl Session<'_> {
         };
         let failed = match reply? {
             Reply::Answered(answer) => {
-                output::text(&(wrap.finish() + "\n"))?;
+                colours::answer(&wrap.finish())?;
+                output::text("\n")?;
                 let cut = match answer.finish {
+                    FinishReason::Length if output::is_quiet() => None,
                     FinishReason::Length => Some(format!(
                         "[the answer was cut after {} (--predict); /set predict N changes the limit]",
                         output::tokens(answer.timings.generated_tokens)
@@ -259,11 +339,11 @@ impl Session<'_> {
                     }
                     FinishReason::Stop | FinishReason::Interrupted | FinishReason::Deadline => None,
                 };
-                cut.iter().for_each(|cut| output::note(cut));
+                cut.iter().for_each(|cut| colours::note(cut));
                 if self.verbose {
-                    output::note(&format!("[{}]", statistics(&answer)));
+                    colours::note(&format!("[{}]", statistics(&answer)));
                     if let Some(stats) = self.conversation.spec_stats() {
-                        output::note(&spec_note(stats));
+                        colours::note(&spec_note(stats));
                     }
                 }
                 return Ok(self.after_interrupt(Next::Line));
@@ -274,15 +354,16 @@ impl Session<'_> {
             Reply::Refused(error) => format!("[{error}]"),
             Reply::Stopped => "[stopped before the answer began]".to_owned(),
         };
-        output::note(&failed);
+        colours::note(&failed);
         Ok(self.after_interrupt(Next::Failed))
     }
 
-    /// On a terminal, Ctrl-C stops the answer; elsewhere it ends the program.
+    /// On a terminal, Ctrl-C stops the answer; elsewhere it ends the program, as other signals do.
     fn after_interrupt(&self, next: Next) -> Next {
         match (interrupt::requested(), self.terminal) {
             (false, _) => next,
             (true, false) => Next::Exit,
+            (true, true) if interrupt::terminated() => Next::Exit,
             (true, true) => {
                 interrupt::reset();
                 Next::Line

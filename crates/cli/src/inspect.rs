@@ -1,6 +1,7 @@
-//! `kvark inspect`: shows the contents of a model file.
+//! `kvark inspect`: shows the contents of a model file or a snapshot.
 
 mod contents;
+mod saved;
 
 use crate::args::ModelArgs;
 use crate::output;
@@ -11,6 +12,7 @@ use kvark::RuntimeErrorKind;
 use kvark::cache::LayerConfig;
 use kvark::graph::Graph;
 use kvark::model::{Artifact, FeatureLayers, ImportErrorKind};
+use kvark::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -19,7 +21,7 @@ use std::path::Path;
 /// Maximum number of array elements and of string characters shown.
 const SHOWN: (usize, usize) = (6, 60);
 
-/// Show a model file's metadata, tensors, ops and methods
+/// Show what is in a model file or a snapshot
 #[derive(Args)]
 #[command(
     after_help = "Weights are not read. A file that kvark cannot run is also shown, with the reason.
@@ -29,6 +31,7 @@ Examples:
   kvark inspect model.gguf --graph
   kvark inspect model.pt2
   kvark inspect model.onnx
+  kvark inspect talk.kv
   kvark inspect smollm2 --json"
 )]
 pub(crate) struct Inspect {
@@ -50,7 +53,14 @@ struct Found {
 
 impl Inspect {
     pub(crate) fn execute(self) -> Result<()> {
-        let found = Found::open(&self.model.path()?)?;
+        let path = self.model.path()?;
+        if path.is_file() && Snapshot::is_at(&path).unwrap_or(false) {
+            if self.graph {
+                bail!("there is no graph: {} is a snapshot", path.display());
+            }
+            return saved::show(&path, self.json);
+        }
+        let found = Found::open(&path)?;
         let mut out = BufWriter::new(io::stdout().lock());
         if self.json {
             writeln!(out, "{}", found.json(self.graph))?;

@@ -147,10 +147,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             1
         }
     };
-    match interrupt::requested() {
-        true => interrupt::EXIT_CODE,
-        false => code,
-    }
+    interrupt::exit_code().unwrap_or(code)
 }
 
 /// The message about a word in the place of a command, if there is no such command.

@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use kvark::backend::ProgressCallback;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,25 @@ pub(crate) fn error_text(error: &anyhow::Error) -> String {
 /// Prints a message to stderr. Write errors are ignored.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Suppresses progress bars and statistics from now on.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether progress bars and statistics are suppressed.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Prints the measurements of a run to stderr, unless they are suppressed.
+pub(crate) fn statistics(line: &str) {
+    if !is_quiet() {
+        note(line);
+    }
 }
 
 /// Prints a warning, once per text.
@@ -95,7 +115,7 @@ const WIDE: u16 = 100;
 /// Replaces `BAR` in the template by a bar of 30 characters, or of the remaining width on a narrow terminal.
 fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-    if io::stderr().is_terminal() && total > 0 {
+    if io::stderr().is_terminal() && total > 0 && !is_quiet() {
         let wide = Term::stderr()
             .size_checked()
             .is_some_and(|(_, columns)| columns >= WIDE);
@@ -137,7 +157,12 @@ pub(crate) fn loading() -> ProgressCallback {
 
 /// Formats a number of tokens.
 pub(crate) fn tokens(n: usize) -> String {
-    format!("{n} token{}", if n == 1 { "" } else { "s" })
+    count(n, "token")
+}
+
+/// Formats a number of things, whose name takes an s in the plural.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Formats a number of tokens, with tokens per second if measured.

@@ -107,6 +107,9 @@ pub(crate) struct Run {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Print no progress and no statistics
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
@@ -126,6 +129,9 @@ type TokenIds = Vec<u32>;
 
 impl Run {
     pub(crate) fn execute(self) -> Result<()> {
+        if self.quiet {
+            output::be_quiet();
+        }
         let (model, text) = self.arguments()?;
         if text.is_none() && self.token_ids.is_none() && self.messages.is_none() {
             bail!(
@@ -151,6 +157,7 @@ impl Run {
         };
         self.engine.check_one_mode()?;
         let draft = self.spec.open_draft(&model, &self.engine)?;
+        let name = model.name()?;
         let model = model.open_with_features(&self.engine, draft.feature_layers())?;
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
@@ -203,7 +210,11 @@ impl Run {
         bar.finish_and_clear();
         let generated = generated?;
         let save = || match &self.prompt_cache {
-            Some(file) => runner.save(&model, file).context("cannot save"),
+            Some(file) => {
+                let notes = json!({ "model": name }).to_string();
+                let saved = runner.save(&model, file, notes.as_bytes());
+                saved.context("cannot save")
+            }
             None => Ok(()),
         };
         if written.is_err() {
@@ -237,14 +248,14 @@ impl Run {
             0 => String::new(),
             n => format!("{n} restored and "),
         };
-        output::note(&format!(
+        output::statistics(&format!(
             "[prompt {known}{}; generated {}; seed {seed}; {}]",
             output::measured(t.prompt_tokens, t.prompt_rate()),
             output::measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),
         ));
         if let Some(stats) = runner.stats() {
-            output::note(&spec_note(stats));
+            output::statistics(&spec_note(stats));
         }
         if generated.finish == FinishReason::Context {
             let advice = self.shift.advice();
@@ -430,14 +441,14 @@ impl Run {
             )?;
             writeln!(out, "{}", g.text)?;
         }
-        output::note(&format!(
+        output::statistics(&format!(
             "[prompt {} once; generated {}; seeds from {}]",
             output::tokens(prompt.len()),
             output::measured(tokens, measures.decode_rate()),
             base.seed,
         ));
         if let Some(stats) = &stats {
-            output::note(&spec_note(stats));
+            output::statistics(&spec_note(stats));
         }
         Ok(())
     }

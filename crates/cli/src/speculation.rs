@@ -333,10 +333,10 @@ impl SingleRunner {
         })
     }
 
-    pub(crate) fn save(&self, model: &Model, file: &Path) -> Result<()> {
+    pub(crate) fn save(&self, model: &Model, file: &Path, notes: &[u8]) -> Result<()> {
         match self {
-            SingleRunner::Plain(runner) => runner.save(model, file, b"")?,
-            SingleRunner::Speculative(spec) => spec.runner.save(model, 0, file, b"")?,
+            SingleRunner::Plain(runner) => runner.save(model, file, notes)?,
+            SingleRunner::Speculative(spec) => spec.runner.save(model, 0, file, notes)?,
         }
         Ok(())
     }

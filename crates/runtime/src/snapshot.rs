@@ -146,6 +146,46 @@ impl Snapshot {
         header.parse_body(&mut reader, &bytes, rows)
     }
 
+    /// The version of the format.
+    pub const VERSION: u32 = VERSION;
+
+    /// Whether the file at `path` begins as a snapshot does.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn is_at(path: &Path) -> std::io::Result<bool> {
+        let mut start = vec![];
+        let file = std::fs::File::open(path)?;
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, 8), &mut start)?;
+        Ok(start == MAGIC)
+    }
+
+    /// The fingerprint of the model that it was made with.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The storage types of keys and values.
+    pub fn storage(&self) -> [KvStorage; 2] {
+        self.storage
+    }
+
+    /// The shape of every layer's keys and values.
+    pub fn layers(&self) -> impl ExactSizeIterator<Item = &LayerConfig> {
+        self.layers.iter().map(|layer| &layer.facts)
+    }
+
+    /// Bytes of the keys and values of all layers.
+    pub fn kv_bytes(&self) -> usize {
+        let sides = self.layers.iter().flat_map(|layer| &layer.sides);
+        sides.map(|(range, _)| range.len()).sum()
+    }
+
+    /// Bytes of the file.
+    pub fn file_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The tokens of the sequence.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens

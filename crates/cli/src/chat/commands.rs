@@ -1,13 +1,14 @@
 //! The commands of a chat: lines that begin with a slash.
 
 use super::conversation::{Branch, Conversation};
-use super::{Next, Session, map, statistics};
+use super::files::FileToWrite;
+use super::{Next, Session, colours, map, statistics, transcript};
 use crate::output;
 use anyhow::Result;
 use std::path::Path;
 
 /// Every command with its argument and what it does.
-pub(super) const COMMANDS: [(&str, &str, &str); 18] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 20] = [
     ("regen", "", "answer the last message again"),
     (
         "edit",
@@ -16,8 +17,8 @@ pub(super) const COMMANDS: [(&str, &str, &str); 18] = [
     ),
     (
         "set",
-        "[NAME VALUE]",
-        "change an option, such as temp or predict; alone it lists them",
+        "[NAME [VALUE]]",
+        "change an option, such as temp or predict, or show it; alone it lists them",
     ),
     (
         "system",
@@ -36,6 +37,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 18] = [
     ),
     ("branches", "", "list the branches"),
     ("switch", "NAME", "switch to another branch"),
+    ("history", "", "show what was said in this branch"),
     (
         "rewind",
         "[N]",
@@ -48,7 +50,16 @@ pub(super) const COMMANDS: [(&str, &str, &str); 18] = [
         "",
         "show which cells of the cache the branches hold",
     ),
-    ("save", "FILE", "save this branch to a file"),
+    (
+        "save",
+        "FILE",
+        "save this branch to a file; asks before it replaces a snapshot, /save! does not",
+    ),
+    (
+        "export",
+        "FILE.md",
+        "write this branch as Markdown; asks before it replaces a file, /export! does not",
+    ),
     ("load", "FILE", "replace this branch by a saved one"),
     ("clear", "", "remove all turns of this branch"),
     ("help", "", "this list"),
@@ -71,7 +82,7 @@ fn other_input(indent: &str) -> String {
         "{indent}\"\"\"               begin a message of several lines, and end it\n\
          {indent}//TEXT            send a text that begins with a slash; so does a space before it\n\
          {indent}Tab               complete commands, branches, options and files\n\
-         {indent}Ctrl-C            stop the answer, or clear the line; twice at the prompt to leave"
+         {indent}Ctrl-C            stop the answer, or clear the line; twice in an empty line to leave"
     )
 }
 
@@ -81,7 +92,7 @@ pub(super) fn after_help() -> String {
         "In the conversation:\n{}{}
 
 Lines piped to stdin are messages; only answers are written to stdout. The exit code is 1 when a message was not answered, \
-or a file not saved or loaded.
+or a file not saved, exported or loaded; 143 after SIGTERM and 129 after SIGHUP, as a shell has it.
 
 Examples:
   kvark chat
@@ -101,18 +112,40 @@ pub(super) fn run(session: &mut Session<'_>, line: &str) -> Result<Next> {
     let conversation = &mut session.conversation;
     // The argument of these may have spaces.
     let said = match name {
-        "save" | "load" if rest.is_empty() => format!("/{name} takes the name of a file"),
-        "save" => {
-            let saved = conversation.save(Path::new(rest));
-            return Ok(with_file(
-                saved.map(|tokens| format!("[{} saved]", output::tokens(tokens))),
-            ));
+        "save" | "save!" | "export" | "export!" | "load" if rest.is_empty() => {
+            format!("/{name} takes the name of a file")
         }
-        "load" => {
-            let loaded = conversation.load(Path::new(rest));
-            return Ok(with_file(
-                loaded.map(|turns| format!("[turns loaded: {turns}]")),
-            ));
+        "save" | "save!" => {
+            let file = FileToWrite::snapshot(rest);
+            return Ok(file.write_or_ask(session, name == "save!"));
+        }
+        "export" | "export!" => {
+            let file = FileToWrite::markdown(rest);
+            return Ok(file.write_or_ask(session, name == "export!"));
+        }
+        "load" => match conversation.load(Path::new(rest)) {
+            Ok(turns) => {
+                colours::note(&format!("[turns loaded: {turns}]"));
+                session.show_last_turns();
+                return Ok(Next::Line);
+            }
+            Err(error) => {
+                colours::note(&format!("{error:#}"));
+                return Ok(Next::Failed);
+            }
+        },
+        "switch" if !rest.is_empty() && !rest.contains(char::is_whitespace) => {
+            if let Err(error) = conversation.switch(rest) {
+                format!("{error:#}")
+            } else {
+                colours::note(&format!("[now in {rest}]"));
+                session.show_last_turns();
+                return Ok(Next::Line);
+            }
+        }
+        "history" if rest.is_empty() && !conversation.turns().is_empty() => {
+            transcript::show(conversation, usize::MAX);
+            return Ok(Next::Line);
         }
         "regen" | "edit" if conversation.last_message().is_none() => {
             format!("/{name} needs a message, and there is none in this branch")
@@ -133,7 +166,7 @@ pub(super) fn run(session: &mut Session<'_>, line: &str) -> Result<Next> {
             None => return Ok(Next::Exit),
         },
     };
-    output::note(&said);
+    colours::note(&said);
     Ok(Next::Line)
 }
 
@@ -158,11 +191,7 @@ fn plain(conversation: &mut Conversation<'_>, name: &str, rest: &str) -> Result<
                 .fork(name)
                 .map(|name| format!("[now in {name}]")),
         ),
-        ("switch", Some(name)) => message_of(
-            conversation
-                .switch(name)
-                .map(|()| format!("[now in {name}]")),
-        ),
+        ("history", None) => "[nothing was said in this branch]".to_owned(),
         ("drop", Some(name)) => message_of(
             conversation
                 .drop_branch(name)
@@ -186,16 +215,6 @@ fn plain(conversation: &mut Conversation<'_>, name: &str, rest: &str) -> Result<
         ),
     };
     Ok(Some(said))
-}
-
-/// Prints the result of `/save` or `/load`.
-fn with_file(result: Result<String>) -> Next {
-    let next = match result {
-        Ok(_) => Next::Line,
-        Err(_) => Next::Failed,
-    };
-    output::note(&message_of(result));
-    next
 }
 
 /// Message for the result of a command, or its error.
@@ -257,9 +276,9 @@ fn branches(conversation: &Conversation<'_>) -> String {
         let mark = if i == current { '*' } else { ' ' };
         let tokens = conversation.cells().tokens(branch.id).len();
         format!(
-            "{mark} {:<12} {} turns, {}",
+            "{mark} {:<12} {}, {}",
             branch.name,
-            branch.turns(),
+            output::count(branch.turns(), "turn"),
             output::tokens(tokens)
         )
     };

@@ -30,7 +30,7 @@ impl Completion {
         match name {
             "switch" | "drop" => (start, beginning_with(rest, self.branches.iter().cloned())),
             "set" => (start, beginning_with(rest, Settings::names())),
-            "save" | "load" => (start, files(rest)),
+            "save" | "save!" | "export" | "export!" | "load" => (start, files(rest)),
             _ => none,
         }
     }
@@ -108,6 +108,7 @@ mod tests {
         assert!(found("/set dry-").1.len() >= 5);
         assert_eq!(found("/load src/chat/comp").1, ["src/chat/completion.rs"]);
         assert_eq!(found("/save src/ch").1, ["src/chat.rs", "src/chat/"]);
+        assert_eq!(found("/export! src/ch").1, ["src/chat.rs", "src/chat/"]);
         for nothing in ["hello", "//sw", "/rewind m", "/load no/such/folder"] {
             assert!(found(nothing).1.is_empty(), "{nothing}");
         }

@@ -1,7 +1,7 @@
 //! `Conversation`: the branches of a chat, which share one pool of cells.
 
+use super::colours;
 use crate::args::ShiftArgs;
-use crate::output;
 use crate::prompt::Conversations;
 use anyhow::{Error, Result, bail};
 use kvark::generate::{
@@ -28,6 +28,8 @@ pub(super) struct Conversation<'a> {
     total_tokens: (usize, usize),
     /// Number of first tokens that a context shift keeps; `None` without `--context-shift`.
     keep: Option<usize>,
+    /// The current branch when it was saved or resumed.
+    saved: Option<Branch>,
     /// Speculation of the answers. Its proposers follow the branch that is answered.
     speculator: Option<Speculator>,
 }
@@ -50,6 +52,14 @@ impl Branch {
         (self.messages.len() - self.preamble) / 2
     }
 
+    /// Whether a snapshot of the other branch has the same messages and tokens.
+    fn says_the_same(&self, other: &Branch) -> bool {
+        self.messages == other.messages
+            && self.preamble == other.preamble
+            && self.shifts == other.shifts
+            && self.name == other.name
+    }
+
     /// The tokens of the branch's messages without those that context shifts dropped.
     fn without_shifted(&mut self, all: Vec<u32>) -> Vec<u32> {
         let mut tokens = all.clone();
@@ -66,6 +76,31 @@ impl Branch {
 pub(crate) fn saved_turns(snapshot: &Snapshot) -> Option<usize> {
     let notes = Notes::parse(snapshot.notes())?;
     Some((notes.messages.len() - notes.preamble) / 2)
+}
+
+/// What a snapshot says of its model and conversation.
+pub(crate) struct Saved {
+    /// The display name of the model; files of older versions have none.
+    pub(crate) model: Option<String>,
+    /// The name of the branch.
+    pub(crate) branch: Option<String>,
+    /// Number of turns; `None` if it holds no conversation.
+    pub(crate) turns: Option<usize>,
+    /// All messages; `None` if it holds no conversation.
+    pub(crate) messages: Option<Vec<Message>>,
+}
+
+impl Saved {
+    pub(crate) fn of(snapshot: &Snapshot) -> Saved {
+        let notes: Value = serde_json::from_slice(snapshot.notes()).unwrap_or_default();
+        let text = |key: &str| notes[key].as_str().map(str::to_owned);
+        Saved {
+            model: text("model"),
+            branch: text("branch"),
+            turns: saved_turns(snapshot),
+            messages: Notes::parse(snapshot.notes()).map(|notes| notes.messages),
+        }
+    }
 }
 
 /// How an answer ended and what it took.
@@ -114,6 +149,7 @@ impl<'a> Conversation<'a> {
             last: None,
             total_tokens: (0, 0),
             keep: None,
+            saved: None,
             speculator: None,
         }
     }
@@ -186,6 +222,17 @@ impl<'a> Conversation<'a> {
     /// Prompt tokens fed and tokens generated since the start.
     pub(super) fn total_tokens(&self) -> (usize, usize) {
         self.total_tokens
+    }
+
+    /// All messages of the current branch.
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.branches[self.current].messages
+    }
+
+    /// The messages and answers of the current branch, without its system message.
+    pub(super) fn turns(&self) -> &[Message] {
+        let branch = &self.branches[self.current];
+        &branch.messages[branch.preamble..]
     }
 
     /// The user's last message in the current branch.
@@ -325,17 +372,36 @@ impl<'a> Conversation<'a> {
         Ok(dropped)
     }
 
-    /// Writes the current branch to a file and returns the number of its tokens.
-    pub(super) fn save(&self, file: &Path) -> Result<usize> {
+    /// Writes the current branch and the name of its model to a file, and returns the number of its tokens.
+    pub(super) fn save(&self, file: &Path, model: &str) -> Result<usize> {
         let branch = &self.branches[self.current];
         let cells = &self.cells;
         let shifts = branch.shifts.iter().map(|s| (s.keep, s.dropped));
         let shifts: Vec<_> = shifts.collect();
-        let notes =
-            json!({ "messages": branch.messages, "preamble": branch.preamble, "shifts": shifts });
+        let notes = json!({
+            "model": model,
+            "branch": branch.name,
+            "messages": branch.messages,
+            "preamble": branch.preamble,
+            "shifts": shifts,
+        });
         let model = self.conversations.model;
         cells.save(model, branch.id, file, notes.to_string().as_bytes())?;
         Ok(cells.tokens(branch.id).len())
+    }
+
+    /// Does the same, unless the current branch is the one that was saved last, or nothing has been said yet.
+    pub(super) fn save_if_changed(&mut self, file: &Path, model: &str) -> Result<()> {
+        let branch = &self.branches[self.current];
+        let unchanged = match &self.saved {
+            Some(saved) => saved.says_the_same(branch),
+            None => branch.turns() == 0,
+        };
+        if !unchanged {
+            self.save(file, model)?;
+            self.saved = Some(self.branches[self.current].clone());
+        }
+        Ok(())
     }
 
     /// Replaces the current branch by a saved one and returns its number of turns. An error changes nothing.
@@ -355,18 +421,22 @@ impl<'a> Conversation<'a> {
         Ok(branch.turns())
     }
 
-    /// Continues from a file: with its conversation, or with its tokens only if it holds none. A system message given by
-    /// `--system` replaces the file's.
-    pub(super) fn warm(&mut self, file: &Path) -> Result<()> {
+    /// Continues the conversation in a file. A system message given by `--system` replaces the file's.
+    ///
+    /// # Errors
+    /// If the file holds no conversation: it would be lost when this one is saved.
+    pub(super) fn resume(&mut self, file: &Path) -> Result<()> {
         let snapshot = Snapshot::open(file)?;
         if Notes::parse(snapshot.notes()).is_none() {
-            let id = self.branches[self.current].id;
-            return Ok(self
-                .cells
-                .restore(self.conversations.model, id, &snapshot)?);
+            let name = file.display();
+            bail!(
+                "{name} holds a prompt of kvark run, which kvark chat would overwrite: use it with kvark run --prompt-cache \
+                 {name}, or name another file"
+            );
         }
         let system = self.branches[self.current].messages.clone();
         self.load(file)?;
+        self.saved = Some(self.branches[self.current].clone());
         let branch = &mut self.branches[self.current];
         if system.is_empty() || branch.messages[..branch.preamble] == system {
             return Ok(());
@@ -374,7 +444,7 @@ impl<'a> Conversation<'a> {
         branch.messages.splice(..branch.preamble, system.clone());
         branch.shifts.clear();
         branch.preamble = system.len();
-        output::note(&format!(
+        colours::note(&format!(
             "[--system replaces the system message of {}]",
             file.display()
         ));
@@ -470,12 +540,13 @@ impl<'a> Conversation<'a> {
             false => known,
         };
         let mut new = tokens.split_off(known);
-        self.cells.rewind(branch.id, known)?;
+        let seq = branch.id;
+        self.cells.rewind(seq, known)?;
         while !self.cells.can_extend(new.len())? {
             if !self.make_room(&mut new)? {
                 let room = self.cells.capacity()? - self.cells.cells_used()?;
                 return Ok(Reply::NoRoom {
-                    needed: new.len(),
+                    needed: new.len() + usize::from(self.cells.is_pending(seq)),
                     room,
                 });
             }

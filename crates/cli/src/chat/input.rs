@@ -1,22 +1,27 @@
 //! Input of messages: a line editor on a terminal, plain lines otherwise.
 
+use super::colours;
 use super::completion::Completion;
-use crate::{interrupt, output};
+#[cfg(unix)]
+use super::typeahead::Typeahead;
+use crate::interrupt;
 use anyhow::{Context, Result};
 use kvark::catalogue::ModelStore;
 use rustyline::config::{Behavior, CompletionType, Config};
 use rustyline::error::ReadlineError;
 use rustyline::history::{DefaultHistory, History};
+use rustyline::{Cmd, ConditionalEventHandler, Event, EventContext, EventHandler, KeyEvent};
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-const PROMPT: &str = "> ";
 /// The prompt of the further lines of a message in [`FENCE`]s.
 const CONTINUED: &str = ". ";
 /// Begins and ends a message of several lines.
-const FENCE: &str = "\"\"\"";
+pub(super) const FENCE: &str = "\"\"\"";
 
 /// A line that the user typed or piped in.
 pub(super) enum Entry {
@@ -44,6 +49,33 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(super) struct Editor {
     editor: rustyline::Editor<Completion, DefaultHistory>,
     history: Option<PathBuf>,
+    /// The [`LeavingKey`] that ended the last line.
+    pressed: Arc<AtomicU8>,
+    /// Restores the terminal at the end.
+    #[cfg(unix)]
+    _typeahead: Option<Typeahead>,
+}
+
+const NO_KEY: u8 = 0;
+const CTRL_C: u8 = 1;
+const CTRL_D: u8 = 2;
+
+/// A key that ends a line without entering it. The editor would return an error and drop the keys that follow; so the line
+/// is accepted, and the key is noted.
+struct LeavingKey {
+    key: u8,
+    pressed: Arc<AtomicU8>,
+}
+
+impl ConditionalEventHandler for LeavingKey {
+    fn handle(&self, _: &Event, _: u16, _: bool, line: &EventContext) -> Option<Cmd> {
+        // Ctrl-D deletes a character of a line that has some.
+        if self.key == CTRL_D && !line.line().is_empty() {
+            return None;
+        }
+        self.pressed.store(self.key, Ordering::SeqCst);
+        Some(Cmd::AcceptLine)
+    }
 }
 
 impl Input {
@@ -60,11 +92,15 @@ impl Input {
         matches!(self, Input::Terminal(_))
     }
 
-    /// The next entry, or the error of reading it; `None` at the end of the input and after Ctrl-C. `branches` are completed
-    /// by Tab.
-    pub(super) fn entry(&mut self, branches: &[String]) -> Result<Option<Result<Entry, String>>> {
+    /// The next entry, or the error of reading it; `None` at the end of the input and after Ctrl-C. On a terminal, `prompt` is
+    /// shown and `branches` are completed by Tab.
+    pub(super) fn entry(
+        &mut self,
+        prompt: &str,
+        branches: &[String],
+    ) -> Result<Option<Result<Entry, String>>> {
         let line = match self {
-            Input::Terminal(editor) => editor.line(branches)?.map(Ok),
+            Input::Terminal(editor) => editor.line(prompt, branches)?.map(Ok),
             Input::Pipe(lines) => lines.next()?,
         };
         let line = match line {
@@ -72,13 +108,15 @@ impl Input {
             Some(Err(error)) => return Ok(Some(Err(error))),
             None => return Ok(None),
         };
-        let Some(first) = line.trim_start().strip_prefix(FENCE) else {
+        if !line.trim_start().starts_with(FENCE) {
+            self.remember(&line);
             return Ok(Some(Ok(Entry::Line(line))));
-        };
-        let mut text = first.trim_end_matches(['\r', '\n']).to_owned();
+        }
+        let mut typed = line.trim_start().trim_end_matches(['\r', '\n']).to_owned();
         loop {
-            if let Some(text) = text.trim_end().strip_suffix(FENCE) {
+            if let Some(text) = fenced(&typed) {
                 let text = text.trim_matches('\n').to_owned();
+                self.remember(&typed);
                 return Ok(Some(Ok(Entry::Block(text))));
             }
             let line = match self {
@@ -86,14 +124,14 @@ impl Input {
                     Read::Line(line) => Some(Ok(line)),
                     Read::End => None,
                     // Ctrl-C drops the message.
-                    Read::Interrupted => return Ok(Some(Ok(Entry::Line(String::new())))),
+                    Read::Interrupted { .. } => return Ok(Some(Ok(Entry::Line(String::new())))),
                 },
                 Input::Pipe(lines) => lines.next()?,
             };
             match line {
                 Some(Ok(line)) => {
-                    text.push('\n');
-                    text.push_str(line.trim_end_matches(['\r', '\n']));
+                    typed.push('\n');
+                    typed.push_str(line.trim_end_matches(['\r', '\n']));
                 }
                 Some(Err(error)) => return Ok(Some(Err(error))),
                 None => {
@@ -105,15 +143,53 @@ impl Input {
     }
 
     /// Lets the user change a text; `None` if the user gave up, or without a terminal.
-    pub(super) fn edit(&mut self, text: &str) -> Result<Option<String>> {
-        match self {
-            Input::Terminal(editor) => match editor.read(PROMPT, text)? {
-                Read::Line(line) => Ok(Some(line)),
-                Read::End | Read::Interrupted => Ok(None),
-            },
-            Input::Pipe(_) => Ok(None),
+    pub(super) fn edit(&mut self, prompt: &str, text: &str) -> Result<Option<String>> {
+        let Input::Terminal(editor) = self else {
+            return Ok(None);
+        };
+        match editor.read(prompt, text)? {
+            Read::Line(line) => {
+                editor.remember(&line);
+                Ok(Some(line))
+            }
+            Read::End | Read::Interrupted { .. } => Ok(None),
         }
     }
+
+    /// Asks a question that is answered by yes or no. Without a terminal the answer is no.
+    pub(super) fn confirm(&mut self, question: &str) -> Result<Confirmed> {
+        let Input::Terminal(editor) = self else {
+            return Ok(Confirmed::No);
+        };
+        let Read::Line(line) = editor.read(&format!("{question} [y/N] "), "")? else {
+            return Ok(Confirmed::No);
+        };
+        Ok(match &*line.trim().to_lowercase() {
+            "y" | "yes" => Confirmed::Yes,
+            "" | "n" | "no" => Confirmed::No,
+            _ => Confirmed::Other(line),
+        })
+    }
+
+    fn remember(&mut self, typed: &str) {
+        if let Input::Terminal(editor) = self {
+            editor.remember(typed);
+        }
+    }
+}
+
+/// The answer to a question.
+pub(super) enum Confirmed {
+    Yes,
+    No,
+    /// A line that is no answer, such as the next one of a text that was pasted.
+    Other(String),
+}
+
+/// The text between the [`FENCE`]s; `None` if the second one has not been typed.
+fn fenced(typed: &str) -> Option<&str> {
+    let rest = typed.strip_prefix(FENCE)?;
+    rest.trim_end().strip_suffix(FENCE)
 }
 
 /// The result of the line editor.
@@ -121,8 +197,10 @@ enum Read {
     Line(String),
     /// Ctrl-D.
     End,
-    /// Ctrl-C.
-    Interrupted,
+    /// Ctrl-C, in a line that was empty or not.
+    Interrupted {
+        empty: bool,
+    },
 }
 
 impl Lines {
@@ -171,6 +249,12 @@ impl Editor {
             .build();
         let mut editor = rustyline::Editor::with_config(config)?;
         editor.set_helper(Some(Completion::default()));
+        let pressed = Arc::new(AtomicU8::new(NO_KEY));
+        for (event, key) in [('C', CTRL_C), ('\\', CTRL_C), ('D', CTRL_D)] {
+            let pressed = pressed.clone();
+            let handler = EventHandler::Conditional(Box::new(LeavingKey { key, pressed }));
+            editor.bind_sequence(KeyEvent::ctrl(event), handler);
+        }
         // The chat also works without a history file.
         let home = ModelStore::from_env().ok();
         let history = home
@@ -179,10 +263,16 @@ impl Editor {
         if let Some(path) = &history {
             let _ = editor.load_history(path);
         }
-        Ok(Editor { editor, history })
+        Ok(Editor {
+            editor,
+            history,
+            pressed,
+            #[cfg(unix)]
+            _typeahead: Typeahead::begin(),
+        })
     }
 
-    fn line(&mut self, branches: &[String]) -> Result<Option<String>> {
+    fn line(&mut self, prompt: &str, branches: &[String]) -> Result<Option<String>> {
         // A Ctrl-C that arrived after the end of the answer does not end the chat.
         interrupt::reset();
         if let Some(completion) = self.editor.helper_mut() {
@@ -190,17 +280,17 @@ impl Editor {
         }
         let mut interrupted = false;
         loop {
-            match self.read(PROMPT, "")? {
+            match self.read(prompt, "")? {
                 Read::Line(line) => return Ok(Some(line)),
                 Read::End => return Ok(None),
-                // While no line is edited, the terminal sends a signal instead.
-                Read::Interrupted if interrupted || interrupt::requested() => {
+                Read::Interrupted { empty: false } => interrupted = false,
+                Read::Interrupted { empty: true } if interrupted => {
                     interrupt::ask();
                     return Ok(None);
                 }
-                Read::Interrupted => {
+                Read::Interrupted { empty: true } => {
                     interrupted = true;
-                    output::note("(Ctrl-C again or Ctrl-D to leave)");
+                    colours::note("(Ctrl-C again or Ctrl-D to leave)");
                 }
             }
         }
@@ -209,13 +299,23 @@ impl Editor {
     /// Reads one line, which begins as `initial`.
     fn read(&mut self, prompt: &str, initial: &str) -> Result<Read> {
         loop {
+            let Some(_idle) = interrupt::idle() else {
+                return Ok(Read::End);
+            };
+            self.pressed.store(NO_KEY, Ordering::SeqCst);
             match self.editor.readline_with_initial(prompt, (initial, "")) {
                 Ok(line) => {
-                    self.remember(&line);
-                    return Ok(Read::Line(line));
+                    return Ok(match self.pressed.load(Ordering::SeqCst) {
+                        CTRL_C => Read::Interrupted {
+                            empty: line.is_empty(),
+                        },
+                        CTRL_D => Read::End,
+                        _ => Read::Line(line),
+                    });
                 }
                 Err(ReadlineError::Eof) => return Ok(Read::End),
-                Err(ReadlineError::Interrupted) => return Ok(Read::Interrupted),
+                // Another key than Ctrl-C, named by stty: whether the line was empty is not known.
+                Err(ReadlineError::Interrupted) => return Ok(Read::Interrupted { empty: false }),
                 Err(ReadlineError::Signal(_)) => {}
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }

@@ -32,10 +32,10 @@ pub(super) fn draw(conversation: &Conversation<'_>) -> Result<String> {
         let mark = if index == current { '*' } else { ' ' };
         writeln!(
             text,
-            "{mark} {} {:<12} {tokens:>6} tokens in {} runs, {shared} shared",
+            "{mark} {} {:<12} {tokens:>6} tokens in {}, {shared} shared",
             letter(index),
             branch.name,
-            runs.len()
+            output::count(runs.len(), "run")
         )?;
     }
     let per_character = holders.len().div_ceil(WIDTH * LINES).max(1);

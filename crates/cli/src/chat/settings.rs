@@ -43,17 +43,23 @@ impl Settings {
         if line.is_empty() {
             return self.list(conversation);
         }
-        let Some((name, value)) = line.split_once(char::is_whitespace) else {
-            bail!(
-                "/set takes a name and a value, as in /set temp 0.2; /set alone lists the options"
-            );
+        let (name, value) = match line.split_once(char::is_whitespace) {
+            Some((name, value)) => (name, value.trim()),
+            None => (line, ""),
         };
         let name = name.trim_start_matches('-').replace('_', "-");
         let name = match &*name {
             "temperature" => "temp",
+            "n" | "max-tokens" => "predict",
+            "typical-p" => "typical",
             name => name,
         };
-        let value = value.trim();
+        if value.is_empty() {
+            return match Settings::names().iter().any(|known| known == name) {
+                true => Ok(format!("[{name} is {}]", self.value(name, conversation))),
+                false => bail!("unknown option {name}; /set alone lists the options"),
+            };
+        }
         let mut changed = self.clone();
         if let Err(error) = changed.try_update_from([format!("--{name}={value}")]) {
             match error.kind() {
@@ -76,6 +82,15 @@ impl Settings {
 
     /// Every option and its value.
     fn list(&self, conversation: &Conversation<'_>) -> Result<String> {
+        let mut text = String::new();
+        for name in Settings::names() {
+            writeln!(text, "{name:<22}{}", self.value(&name, conversation))?;
+        }
+        Ok(text.trim_end().to_owned())
+    }
+
+    /// The value of an option.
+    fn value(&self, name: &str, conversation: &Conversation<'_>) -> String {
         let o = conversation.sampling();
         let last_n = |n: usize| match n {
             usize::MAX => "-1".to_owned(),
@@ -96,32 +111,28 @@ impl Settings {
             true => none.to_owned(),
             false => list.join(" "),
         };
-        let mut text = String::new();
-        for name in Settings::names() {
-            let value = match &*name {
-                "temp" => o.temperature.to_string(),
-                "top-k" => o.top_k.to_string(),
-                "top-p" => o.top_p.to_string(),
-                "min-p" => o.min_p.to_string(),
-                "typical" => o.typical_p.to_string(),
-                "xtc-probability" => o.xtc_probability.to_string(),
-                "xtc-threshold" => o.xtc_threshold.to_string(),
-                "repeat-penalty" => o.repeat_penalty.to_string(),
-                "frequency-penalty" => o.frequency_penalty.to_string(),
-                "presence-penalty" => o.presence_penalty.to_string(),
-                "repeat-last-n" => last_n(o.repeat_last_n),
-                "dry-multiplier" => o.dry_multiplier.to_string(),
-                "dry-base" => o.dry_base.to_string(),
-                "dry-allowed-length" => o.dry_allowed_length.to_string(),
-                "dry-penalty-last-n" => last_n(o.dry_penalty_last_n),
-                "dry-sequence-breaker" => or(breakers.clone(), r#""\n" ":" "\"" "*""#),
-                "logit-bias" => or(bias.clone(), "none"),
-                "seed" => o.seed.to_string(),
-                "predict" => self.predict.unwrap_or(-1).to_string(),
-                _ => "?".to_owned(),
-            };
-            writeln!(text, "{name:<22}{value}")?;
+        match name {
+            "temp" => o.temperature.to_string(),
+            "top-k" => o.top_k.to_string(),
+            "top-p" => o.top_p.to_string(),
+            "min-p" => o.min_p.to_string(),
+            "typical" => o.typical_p.to_string(),
+            "xtc-probability" => o.xtc_probability.to_string(),
+            "xtc-threshold" => o.xtc_threshold.to_string(),
+            "repeat-penalty" => o.repeat_penalty.to_string(),
+            "frequency-penalty" => o.frequency_penalty.to_string(),
+            "presence-penalty" => o.presence_penalty.to_string(),
+            "repeat-last-n" => last_n(o.repeat_last_n),
+            "dry-multiplier" => o.dry_multiplier.to_string(),
+            "dry-base" => o.dry_base.to_string(),
+            "dry-allowed-length" => o.dry_allowed_length.to_string(),
+            "dry-penalty-last-n" => last_n(o.dry_penalty_last_n),
+            "dry-sequence-breaker" => or(breakers.clone(), r#""\n" ":" "\"" "*""#),
+            "logit-bias" => or(bias.clone(), "none"),
+            "seed" if o.temperature == 0.0 => "not used at temperature 0".to_owned(),
+            "seed" => o.seed.to_string(),
+            "predict" => self.predict.unwrap_or(-1).to_string(),
+            _ => "?".to_owned(),
         }
-        Ok(text.trim_end().to_owned())
     }
 }

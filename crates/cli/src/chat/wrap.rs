@@ -1,7 +1,6 @@
 //! Word wrap of streamed text at the edge of the terminal.
 
 use console::Term;
-use std::io::IsTerminal;
 use unicode_width::UnicodeWidthChar;
 
 /// Columns between tab stops.
@@ -21,8 +20,16 @@ pub(super) struct Wrap {
 impl Wrap {
     /// Wraps at the width of the terminal that stdout is; elsewhere text is not changed.
     pub(super) fn for_stdout() -> Wrap {
-        let terminal = std::io::stdout().is_terminal();
-        let size = terminal.then(|| Term::stdout().size_checked()).flatten();
+        Wrap::for_terminal(&Term::stdout())
+    }
+
+    /// The same for stderr.
+    pub(super) fn for_stderr() -> Wrap {
+        Wrap::for_terminal(&Term::stderr())
+    }
+
+    fn for_terminal(term: &Term) -> Wrap {
+        let size = term.is_term().then(|| term.size_checked()).flatten();
         Wrap::new(size.map(|(_, columns)| usize::from(columns)))
     }
 

@@ -146,7 +146,7 @@ impl Run {
                     }
                     writeln!(out, "{}{}", shown.take().unwrap_or_default(), end.rest)?;
                     let t = generated.timings;
-                    output::note(&format!(
+                    output::statistics(&format!(
                         "[prompt {}; generated {}; seed {seed}; {}]",
                         measured(t.prompt_tokens, t.prompt_rate()),
                         measured(t.generated_tokens, t.decode_rate()),

@@ -178,7 +178,7 @@ fn what_is_forgotten_is_gone_from_the_cache() {
             let words = line[..line.find(before).unwrap()].split_whitespace();
             words.last().unwrap().parse().unwrap()
         };
-        let listed = number("turns, ", " token");
+        let listed = number("* main ", " token");
         let drawn = number(" tokens in ", " tokens in");
         let used = number(" cells in use", " of 200 cells");
         assert_eq!((drawn, used), (listed, listed), "{output:?}");

@@ -86,7 +86,7 @@ fn the_last_turn_is_answered_again_or_changed() {
     let long = "no room ".repeat(60);
     let input = format!("Hi\n/edit {long}\n/branches\nab\n");
     let kept = chat(&folder, &tiny, &[], &input);
-    assert!(kept.stderr.contains("* main         1 turns"), "{kept:?}");
+    assert!(kept.stderr.contains("* main         1 turn, "), "{kept:?}");
     assert_eq!(kept.stdout.lines().nth(1), Some(&*plain[1]));
 }
 
@@ -126,12 +126,20 @@ fn options_are_set_while_it_runs() {
         assert!(listed.stderr.contains(says), "{}", listed.stderr);
     }
     assert!(!listed.stderr.contains('?'), "{}", listed.stderr);
+    // A seed has no effect at temperature 0.
+    let seed = "seed                  not used at temperature 0\n";
+    assert!(listed.stderr.contains(seed), "{}", listed.stderr);
+    let input = "/set seed\n/set temp 0.5\n/set seed 7\n/set seed\n/set top_p\n/set n\n/set heat\n";
+    let shown = chat(&folder, &tiny, &[], input).stderr;
+    let expect = "[seed is not used at temperature 0]\n[temp is 0.5]\n[seed is 7]\n[seed is 7]\n[top-p is 0.95]\n\
+        [predict is 4]\nunknown option heat; /set alone lists the options\n";
+    assert!(shown.ends_with(expect), "{shown}");
 
     let input = "/set heat 3\n/set temp\n/set temp x\n/set logit-bias 64+1\n/set predict 0\n/set logit-bias 5+1000\nHi\n";
     let wrong = chat(&folder, &tiny, &[], input);
     for says in [
         "unknown option heat; /set alone lists the options",
-        "/set takes a name and a value",
+        "[temp is 0]\n",
         "/set temp x: must be a number of at least 0",
         "token id 64 is outside the model's vocabulary of 64",
         "/set predict 0: must be a number of at least 1",

@@ -5,6 +5,9 @@ mod bench;
 mod catalogue;
 mod chat;
 mod chat_commands;
+mod chat_files;
+#[cfg(target_os = "linux")]
+mod chat_terminal;
 mod commands;
 mod config;
 mod constrained;

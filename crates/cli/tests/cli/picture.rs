@@ -30,22 +30,21 @@ fn the_picture_shows_this_command() {
     let folder = Folder::new();
     folder.link_default_model(&model);
     let mut terminal = Terminal::start_sized(&mut folder.command(&COMMAND), COLUMNS, ROWS);
-    // The cursor stands after the n-th prompt.
-    let prompts = |screen: &vt100::Screen, n: usize| {
-        let rows: Vec<String> = screen.rows(0, COLUMNS).collect();
-        let is_prompt = |row: &&String| row.starts_with('>');
-        let (row, column) = screen.cursor_position();
-        column == 2
-            && rows.iter().filter(is_prompt).count() == n
-            && is_prompt(&&rows[usize::from(row)])
+    // The last row is a prompt, below the message.
+    let asks = |screen: &vt100::Screen, message: &str| {
+        let contents = screen.contents();
+        let (above, last) = contents.trim_end().rsplit_once('\n').unwrap_or_default();
+        last.ends_with('>') && above.contains(message)
     };
-    for (n, message) in (1..).zip(MESSAGES) {
-        let asks = terminal.read_until(|screen| prompts(screen, n));
-        assert!(asks, "{}", terminal.contents());
+    let mut said = "/help lists the commands".to_owned();
+    for message in MESSAGES {
+        let asked = terminal.read_until(|screen| asks(screen, &said));
+        assert!(asked, "{}", terminal.contents());
         write!(terminal.controller, "{message}\r").unwrap();
+        said = format!("> {message}\n");
     }
-    let asks = terminal.read_until(|screen| prompts(screen, MESSAGES.len() + 1));
-    assert!(asks, "{}", terminal.contents());
+    let asked = terminal.read_until(|screen| asks(screen, &said));
+    assert!(asked, "{}", terminal.contents());
     let picture = draw(terminal.screen.screen());
     // Ctrl-D.
     terminal.controller.write_all(&[4]).unwrap();
@@ -74,7 +73,8 @@ const BAR: f32 = 30.0;
 fn draw(screen: &vt100::Screen) -> String {
     let rows: Vec<String> = screen.rows(0, COLUMNS).collect();
     // The last prompt is not a part of the picture.
-    let used = rows.iter().rposition(|row| row.starts_with('>')).unwrap();
+    let is_prompt = |row: &String| row.trim_end().ends_with('>');
+    let used = rows.iter().rposition(is_prompt).unwrap();
     let width = 2.0 * MARGIN + CELL.0 * f32::from(COLUMNS);
     let height = BAR + 2.0 * MARGIN + CELL.1 * (used + 1) as f32;
     let mut out = format!(
@@ -97,23 +97,17 @@ fn draw(screen: &vt100::Screen) -> String {
         );
     };
     line(0, &format!("$ kvark {}", COMMAND.join(" ")), "#ffffff");
-    // The banner and what follows a command are kvark's words, the rest is the model's.
-    let mut own = true;
-    for (at, row) in (1..).zip(&rows[..used]) {
+    for (at, row) in (0..).zip(&rows[..used]) {
         let row = row.trim_end();
-        let typed = row.starts_with('>');
-        if typed {
-            own = row.starts_with("> /");
-        }
-        let fill = match (typed, own) {
-            (true, _) => "#ffffff",
-            (false, true) => "#8fa3bf",
-            (false, false) => "#a5d6a7",
+        let fill = match screen.cell(at, 0).unwrap().fgcolor() {
+            vt100::Color::Default => "#ffffff",
+            vt100::Color::Idx(2) => "#a5d6a7",
+            vt100::Color::Idx(12) => "#8fa3bf",
+            other => panic!("{other:?} is not a colour of a chat: {row}"),
         };
-        if row.is_empty() {
-            continue;
+        if !row.is_empty() {
+            line(usize::from(at) + 1, row, fill);
         }
-        line(at, row, fill);
     }
     out + "</svg>\n"
 }

@@ -229,7 +229,7 @@ fn a_system_message_replaces_the_one_that_was_saved() {
     // The model sees the new message from then on; there is no note if it is the same.
     let same = with("ab", "/branches\n/exit\n");
     assert!(!same.stderr.contains("replaces"), "{same:?}");
-    assert!(same.stderr.contains("* main         1 turns"), "{same:?}");
+    assert!(same.stderr.contains("* main         1 turn, "), "{same:?}");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn text_is_not_lost_to_a_save_that_fails() {
 
 /// Starts a chat that sends a message and then saves to `file` repeatedly.
 fn save_for_ever(folder: &Folder, model: &str, said: &str, file: &str) -> Command {
-    let lines = format!("{said}\n{}", format!("/save {file}\n").repeat(4000));
+    let lines = format!("{said}\n{}", format!("/save! {file}\n").repeat(4000));
     let input = folder.file("input", lines);
     let mut command = folder.command(&["chat", model, "-c", "200", "--temp", "0", "-n", "4"]);
     command

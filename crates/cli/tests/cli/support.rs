@@ -91,6 +91,7 @@ impl Folder {
             .env_remove("KVARK_ISA")
             .env_remove("KVARK_PASSES")
             .env_remove("KVARK_PYTHON")
+            .env_remove("NO_COLOR")
             .stdin(Stdio::null());
         command
     }

@@ -16,7 +16,7 @@ pub(crate) struct Terminal {
     pub(crate) controller: File,
     pub(crate) screen: vt100::Parser,
     /// Whether a progress bar was ever on the screen.
-    saw_bar: bool,
+    pub(crate) saw_bar: bool,
 }
 
 impl Terminal {
@@ -25,7 +25,8 @@ impl Terminal {
     }
 
     pub(crate) fn start_sized(command: &mut Command, columns: u16, rows: u16) -> Terminal {
-        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let controller =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
         let name = ptsname(&controller, vec![]).unwrap();
@@ -70,7 +71,10 @@ impl Terminal {
                 return false;
             }
             self.screen.process(&byte);
-            self.check();
+            // A bar is drawn up to its bracket, or as a whole.
+            if matches!(byte, [b']' | b'\r']) {
+                self.check();
+            }
         }
         true
     }
@@ -200,13 +204,18 @@ fn tab_completes_commands_branches_options_and_files() {
         (b"/set temp\t", "> /set temp"),
         (b"/load sa\tev\t", "> /load saved/evening.kv"),
     ];
+    let waits = |screen: &vt100::Screen| {
+        let (row, column) = screen.cursor_position();
+        let row = screen.rows(0, 80).nth(row.into()).unwrap();
+        row.trim_end().ends_with('>') && usize::from(column) == row.trim_end().len() + 1
+    };
     for (keys, shown) in cases {
         terminal.controller.write_all(keys).unwrap();
         let found = terminal.read_until(|screen| screen.contents().contains(shown));
         assert!(found, "{shown}: {}", terminal.contents());
         // Ctrl-U clears the line.
         terminal.controller.write_all(&[21]).unwrap();
-        assert!(terminal.read_until(waits_below(0)));
+        assert!(terminal.read_until(waits));
     }
     terminal.controller.write_all(&[4]).unwrap();
     terminal.read_until(|_| false);
