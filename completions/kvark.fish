@@ -38,7 +38,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "export" -d 'Export a mo
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "plan" -d 'Show the memory that a run needs'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
-complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show what is in a model file or a snapshot'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "detokenize" -d 'Turn token ids into text'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
@@ -127,6 +127,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat -d 'Treat the p
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l ignore-eos -d 'Continue past the model\'s end of text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-display-prompt -d 'Do not print the prompt'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s q -l quiet -d 'Print no progress and no statistics'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
@@ -137,7 +138,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s m -l model -d 'The 
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l system -d 'System message; replaces that of the conversation in --prompt-cache' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s p -l prompt -d 'The first message' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE at the end' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE after every turn; a prompt of kvark run is refused' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Maximum number of tokens per answer; -1 for no limit but the model\'s end of turn or a full context' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
@@ -202,6 +203,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-sequence-breake
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s l -l logit-bias -d 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s v -l verbose -d 'Print statistics after each answer'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s q -l quiet -d 'Print no banner, no progress and no notes on answers that --predict cut'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
@@ -216,7 +218,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l port -d 'Port to l
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l parallel -l slots -l np -d 'Requests that run at once' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l queue -d 'Requests that wait for a slot; more are refused with 429' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key -d 'Key that clients must send [default: KVARK_API_KEY, or none]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'File with the key' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'File with keys, one a line; each key sees its own conversations only' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l allow-host -d 'Host name by which clients may address the server, besides localhost; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
@@ -525,7 +528,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_su
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show a model file\'s metadata, tensors, ops and methods'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show what is in a model file or a snapshot'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
 complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
