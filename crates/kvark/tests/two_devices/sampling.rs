@@ -88,6 +88,11 @@ fn check(
             expected[expected.len() - 1],
             "{sampling:?}"
         );
+        assert!(runner.logits().is_empty(), "the last token is fed later");
+        // Of the prompt alone, what the sampler needs is computed.
+        runner.rewind(0).unwrap();
+        let prompt_only = runner.generate(&model, prompt, &mut sampler, &exactly(0), |_| true);
+        prompt_only.unwrap();
         let wanted = sampler.wanted();
         let whole = matches!(runner.row(), RowOutputs::Logits(_));
         assert_eq!(whole, wanted == Wanted::Logits, "{sampling:?}");
@@ -185,18 +190,23 @@ fn an_empty_prompt_needs_the_outputs_of_its_sampler() {
         top_k,
         ..SamplerOptions::default()
     };
-    let mut go_on = |prompt: &[u32], sampling: SamplerOptions| {
+    let mut go_on = |prompt: &[u32], sampling: SamplerOptions, n: usize| {
         let mut sampler = Sampler::new(sampling);
-        let found = runner.generate(&model, prompt, &mut sampler, &exactly(3), |_| true);
+        let found = runner.generate(&model, prompt, &mut sampler, &exactly(n), |_| true);
         found.map(|found| found.tokens.len())
     };
-    assert_eq!(go_on(&[1, 2, 3], drawn(8)).unwrap(), 3);
-    assert_eq!(go_on(&[], drawn(4)).unwrap(), 3);
-    assert!(go_on(&[], drawn(5)).is_err(), "only four are known");
-    assert!(go_on(&[], drawn(0)).is_err(), "all logits are needed");
-    assert_eq!(go_on(&[], greedy()).unwrap(), 3);
-    assert_eq!(go_on(&[4], drawn(0)).unwrap(), 3);
-    assert_eq!(go_on(&[], drawn(5)).unwrap(), 3, "all logits are known");
+    assert_eq!(go_on(&[1, 2, 3], drawn(8), 0).unwrap(), 0);
+    assert!(
+        go_on(&[], drawn(9), 3).is_err(),
+        "only eight outputs are known"
+    );
+    assert!(go_on(&[], drawn(0), 3).is_err(), "all logits are needed");
+    assert_eq!(go_on(&[], drawn(4), 3).unwrap(), 3);
+    // The last token is fed with what the next sampler needs.
+    assert_eq!(go_on(&[], drawn(0), 3).unwrap(), 3);
+    assert_eq!(go_on(&[], greedy(), 3).unwrap(), 3);
+    assert_eq!(go_on(&[4], drawn(0), 0).unwrap(), 0);
+    assert_eq!(go_on(&[], drawn(5), 3).unwrap(), 3, "all logits are known");
 }
 
 /// The time of a decoded token with samples from all logits and from the tokens that the device finds.
