@@ -1,6 +1,7 @@
 """Sessions, branches and generations that continue, end early and close. KVARK_TEST_MODEL names the default model's file."""
 
 import inspect
+import json
 import os
 import pickle
 import signal
@@ -167,6 +168,10 @@ def test_options_of_the_engine(model, path):
             model.session().generate(PROMPT, **{name: value})
     with pytest.raises(kvark.errors.InvalidArgumentError, match="tools"):
         model.chat("Hello", tools=[{"type": "function"}])
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="tools"):
+        model.generate(PROMPT, tools=[TOOL])
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="nothing"):
+        model.chat("Hello", tools=[TOOL], tool_choice="nothing")
     mode = kvark.Model(path, context=128, threads=2, run_mode="none")
     assert mode.generate(PROMPT, max_tokens=6, **GREEDY).result().tokens == plain.tokens[:6]
     with pytest.raises(kvark.errors.InvalidArgumentError, match="piecewise"):
@@ -259,3 +264,29 @@ def test_ctrl_c_is_raised_at_once(path, work):
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline() == b"interrupted\n"
     assert child.wait() == 3
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}, "required": ["city"]},
+    },
+}
+
+
+def test_tools_are_called_and_answered(model):
+    messages = [{"role": "user", "content": "Weather in Paris?"}]
+    result = model.chat(messages, tools=[TOOL], tool_choice="required", max_tokens=80, **GREEDY)
+    (call,) = result.tool_calls
+    assert call["function"]["name"] == "weather"
+    assert "city" in json.loads(call["function"]["arguments"])
+    assert pickle.loads(pickle.dumps(result)).tool_calls == result.tool_calls
+    messages += [
+        {"role": "assistant", "content": None, "tool_calls": result.tool_calls},
+        {"role": "tool", "tool_call_id": call["id"], "content": "18 degrees"},
+    ]
+    prompt = model.detokenize(model.apply_chat_template(messages), special=True)
+    assert "weather" in prompt and "18 degrees" in prompt
+    answer = model.chat(messages, tools=[TOOL], max_tokens=8, **GREEDY)
+    assert answer.tool_calls == [] or answer.finish_reason == "stop"

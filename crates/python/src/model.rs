@@ -14,6 +14,7 @@ use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
 use kvark::speculative::EagleHead;
 use kvark::text::EncodeOptions;
+use kvark::text::tools::prompt_with_tools;
 use kvark::{Runner, RunnerOptions};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -123,6 +124,7 @@ impl Model {
         let loaded = self.loaded()?;
         let tokens = prompt.tokens(&loaded.model)?;
         let options = GenerationOptions::read(&loaded.model, options)?;
+        options.check_no_tools("prompts")?;
         let all = submit_all(py, &loaded, tokens, progress, &options, n)?;
         Ok(one_or_list(py, all, n)?)
     }
@@ -130,7 +132,8 @@ impl Model {
     /// Generates the answer to a chat: a text, or a list of messages with role and content. A content is a text, or a list of
     /// parts {"type": "text", "text": …}. With `stream`, the result is a `Generation`; with `n`, it is a list.
     ///
-    /// Options: those of `generate`.
+    /// Options: those of `generate`, and `tools` (a list of functions in OpenAI's shape) with `tool_choice` ("auto", "required" or a
+    /// function's name). The calls are in `tool_calls` of the result; the answer of a tool is a message with the role "tool".
     #[pyo3(signature = (messages, *, stream=false, n=None, progress=None, **options))]
     fn chat<'py>(
         &self,
@@ -142,8 +145,8 @@ impl Model {
         options: Option<&Bound<'py, PyDict>>,
     ) -> Result<Bound<'py, PyAny>> {
         let loaded = self.loaded()?;
-        let tokens = chat_tokens(&loaded.model, messages, true)?;
         let options = GenerationOptions::read(&loaded.model, options)?;
+        let tokens = chat_tokens(&loaded.model, messages, &options.tools, true)?;
         let all = submit_all(py, &loaded, tokens, progress, &options, n)?;
         if stream {
             return Ok(one_or_list(py, all, n)?);
@@ -182,7 +185,7 @@ impl Model {
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
     ) -> Result<Vec<u32>> {
-        chat_tokens(&self.loaded()?.model, messages, add_generation_prompt)
+        chat_tokens(&self.loaded()?.model, messages, &[], add_generation_prompt)
     }
 
     /// Embeddings of texts, one row each. A single text is a list of one.
@@ -388,6 +391,7 @@ fn one_or_list<'py, T: IntoPyObject<'py>>(
 fn chat_tokens(
     model: &kvark::Model,
     messages: &Bound<'_, PyAny>,
+    tools: &[Json],
     answer: bool,
 ) -> Result<Vec<u32>> {
     let mut messages = match messages.extract::<String>() {
@@ -405,12 +409,16 @@ fn chat_tokens(
         if !message["role"].is_string() {
             return Err(Error::argument(format!("messages[{index}] has no role")));
         }
+        if message["content"].is_null() && message["tool_calls"].is_array() {
+            message["content"] = "".into();
+        }
         let content = content_text(&message["content"], &format!("messages[{index}]"))?;
         message["content"] = content.into();
     }
     let tokenizer = model.tokenizer()?;
     let template = model.chat_template()?;
-    let prompt = template.prompt_with(tokenizer, &messages, answer, &serde_json::Map::new());
+    let variables = serde_json::Map::new();
+    let prompt = prompt_with_tools(template, tokenizer, &messages, tools, answer, &variables);
     let prompt = prompt.map_err(kvark::RuntimeError::from)?;
     Ok(tokenizer.encode_prompt(&prompt))
 }

@@ -103,11 +103,15 @@ pub(crate) struct GenerationOptions {
     /// The number of most likely tokens whose log-probabilities come with every token.
     pub(crate) logprobs: Option<usize>,
     pub(crate) speculation: Option<SpecOptions>,
+    /// The tools that a chat may call.
+    pub(crate) tools: Vec<Json>,
+    /// `auto`, `required`, or the name of a tool.
+    tool_choice: Option<String>,
 }
 
 /// Every option of a generation, for messages.
 const OPTIONS: &str = "max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, \
-frequency_penalty, presence_penalty, repeat_last_n, seed, logit_bias, json_schema, regex, grammar, lark, logprobs, speculation";
+frequency_penalty, presence_penalty, repeat_last_n, seed, logit_bias, json_schema, regex, grammar, lark, logprobs, speculation, tools, tool_choice";
 
 impl GenerationOptions {
     /// Reads keyword arguments. An unknown one is an error that names it.
@@ -124,6 +128,8 @@ impl GenerationOptions {
             grammar: None,
             logprobs: None,
             speculation: None,
+            tools: vec![],
+            tool_choice: None,
         };
         for (key, value) in kwargs.into_iter().flatten() {
             let name: String = key.extract()?;
@@ -133,11 +139,45 @@ impl GenerationOptions {
             read.set(&name, &value)?;
         }
         read.sampling.check(model.facts().vocab_size)?;
+        read.force_call()?;
         Ok(read)
+    }
+
+    /// A call that must be made is a grammar.
+    fn force_call(&mut self) -> Result<()> {
+        let only = match self.tool_choice.as_deref() {
+            None | Some("auto") => return Ok(()),
+            Some("required") => None,
+            Some(name) => Some(name),
+        };
+        let named = |tool: &Json| {
+            let function = tool.get("function").unwrap_or(tool);
+            only.is_none_or(|only| function["name"] == only)
+        };
+        if !self.tools.iter().any(named) {
+            let wanted = only.map_or("needs tools".to_owned(), |only| {
+                format!("there is no tool {only:?}")
+            });
+            return Err(Error::argument(format!("tool_choice: {wanted}")));
+        }
+        let schema = kvark::text::tools::call_schema(&self.tools, only);
+        self.grammar = Some(GrammarSource::ToolCall(schema));
+        Ok(())
+    }
+
+    /// Refuses tools where there is no chat.
+    pub(crate) fn check_no_tools(&self, what: &str) -> Result<()> {
+        match self.tools.is_empty() {
+            true => Ok(()),
+            false => Err(Error::argument(format!(
+                "{what} take no tools; Model.chat does"
+            ))),
+        }
     }
 
     /// Refuses the options that only the engine of `Model.generate` and `Model.chat` has.
     pub(crate) fn check_engine_only(&self, what: &str) -> Result<()> {
+        self.check_no_tools(what)?;
         let given = [
             ("grammar", self.grammar.is_some()),
             ("logprobs", self.logprobs.is_some()),
@@ -183,11 +223,8 @@ impl GenerationOptions {
             "lark" => self.grammar = Some(GrammarSource::Lark(value.extract()?)),
             "logprobs" => self.logprobs = logprobs(value)?,
             "speculation" => self.speculation = speculation(value)?,
-            "tools" => {
-                return Err(Error::argument(
-                    "tools are not possible here: kvark serve answers requests with tools",
-                ));
-            }
+            "tools" => self.tools = tools(value)?,
+            "tool_choice" => self.tool_choice = Some(value.extract()?),
             "n" => {
                 return Err(Error::argument(
                     "n is an option of Model.generate and Model.chat; a session and a branch are one sequence",
@@ -201,6 +238,22 @@ impl GenerationOptions {
         }
         Ok(())
     }
+}
+
+/// `tools`: a list of functions in OpenAI's shape.
+fn tools(value: &Bound<'_, PyAny>) -> Result<Vec<Json>> {
+    let Json::Array(tools) = json_of(value)? else {
+        return Err(Error::argument("tools must be a list"));
+    };
+    for (index, tool) in tools.iter().enumerate() {
+        let function = tool.get("function").unwrap_or(tool);
+        if !function["name"].is_string() {
+            return Err(Error::argument(format!(
+                "tools[{index}] has no function with a name"
+            )));
+        }
+    }
+    Ok(tools)
 }
 
 /// `logprobs`: a number of tokens, or a truth value.

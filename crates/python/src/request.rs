@@ -8,7 +8,9 @@ use crate::options::GenerationOptions;
 use crate::result::GenerationResult;
 use kvark::engine::{Request, RequestEvent, RequestHandle, TokenLogprobs};
 use kvark::generate::{FinishReason, GenerateOutput, SamplerOptions, Timings};
+use kvark::text::tools::{ToolFormat, ToolParser};
 use pyo3::prelude::*;
+use serde_json::Value as Json;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -21,6 +23,11 @@ pub(crate) fn submit(
     options: &GenerationOptions,
     seed: u64,
 ) -> Result<Generation> {
+    let tools = (!options.tools.is_empty()).then(|| {
+        let template = loaded.model.chat_template();
+        let source = template.map_or("", |template| template.source_text());
+        (ToolFormat::of_template(source), options.tools.clone())
+    });
     let source = py.detach(|| {
         let constraint = match &options.grammar {
             Some(source) => Some(loaded.grammars()?.constraint(source)?),
@@ -49,6 +56,7 @@ pub(crate) fn submit(
             events: Mutex::new(events),
             output: Mutex::new(Output::default()),
             with_logprobs: options.logprobs.is_some(),
+            tools,
         })
     })?;
     Ok(Generation::new(source, progress))
@@ -60,6 +68,8 @@ struct RequestSource {
     events: Mutex<Receiver<RequestEvent>>,
     output: Mutex<Output>,
     with_logprobs: bool,
+    /// The tools of a chat, and how the model writes calls of them.
+    tools: Option<(ToolFormat, Vec<Json>)>,
 }
 
 /// What came so far.
@@ -75,13 +85,19 @@ struct Output {
 impl RequestSource {
     fn end(&self, finish: FinishReason, timings: Timings) -> Event {
         let output = std::mem::take(&mut *lock(&self.output));
+        let calls = self.tools.as_ref().map_or(vec![], |(format, tools)| {
+            let mut parser = ToolParser::new(*format, tools);
+            let (_, calls) = parser.push(&output.text);
+            [calls, parser.finish().1].concat()
+        });
         let result = GenerationResult::from(GenerateOutput {
             tokens: output.tokens,
             text: output.text,
             finish,
             timings,
         });
-        Event::Finished(result.with_logprobs(self.with_logprobs.then_some(output.logprobs)))
+        let logprobs = self.with_logprobs.then_some(output.logprobs);
+        Event::Finished(result.with_logprobs(logprobs).with_tool_calls(calls))
     }
 }
 

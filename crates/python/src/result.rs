@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::options::json_of;
 use kvark::engine::TokenLogprobs;
 use kvark::generate::{GenerateOutput, Timings};
+use kvark::text::tools::ToolCall;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use serde_json::Value as Json;
@@ -22,6 +23,7 @@ pub struct GenerationResult {
     finish_reason: String,
     timings: TimingsOf,
     logprobs: Option<Vec<(u32, TokenLogprobs)>>,
+    tool_calls: Vec<ToolCall>,
 }
 
 /// Timings with llama.cpp's names.
@@ -56,6 +58,7 @@ impl From<GenerateOutput> for GenerationResult {
             finish_reason: output.finish.name().to_owned(),
             timings: output.timings.into(),
             logprobs: None,
+            tool_calls: vec![],
         }
     }
 }
@@ -64,6 +67,11 @@ impl GenerationResult {
     /// The same result with the log-probabilities of its tokens.
     pub(crate) fn with_logprobs(self, logprobs: Option<Vec<(u32, TokenLogprobs)>>) -> Self {
         GenerationResult { logprobs, ..self }
+    }
+
+    /// The same result with the tool calls that its text has.
+    pub(crate) fn with_tool_calls(self, tool_calls: Vec<ToolCall>) -> Self {
+        GenerationResult { tool_calls, ..self }
     }
 
     pub(crate) fn repr(&self) -> String {
@@ -112,6 +120,23 @@ impl GenerationResult {
             .map(Some)
     }
 
+    /// The calls of `tools` in OpenAI's shape, for the answer's message: `{"id", "type", "function": {"name", "arguments"}}`, with
+    /// the arguments as JSON text. `text` has them as the model wrote them.
+    #[getter]
+    fn tool_calls<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let object = |(index, call): (usize, &ToolCall)| {
+            let function = PyDict::new(py);
+            function.set_item("name", &call.name)?;
+            function.set_item("arguments", &call.arguments)?;
+            let dict = PyDict::new(py);
+            dict.set_item("id", format!("call-{index}"))?;
+            dict.set_item("type", "function")?;
+            dict.set_item("function", function)?;
+            Ok(dict)
+        };
+        self.tool_calls.iter().enumerate().map(object).collect()
+    }
+
     fn __str__(&self) -> &str {
         &self.text
     }
@@ -144,6 +169,7 @@ impl GenerationResult {
         state.set_item("finish_reason", &result.finish_reason)?;
         state.set_item("timings", result.timings(py)?)?;
         state.set_item("logprobs", result.logprobs(py)?)?;
+        state.set_item("tool_calls", result.tool_calls(py)?)?;
         let make = this.get_type().getattr("_restore")?;
         (make, (state,)).into_pyobject(py)
     }
@@ -180,7 +206,16 @@ fn restore(state: &Json) -> Option<GenerationResult> {
                 .collect::<Option<_>>()?,
         ),
     };
+    let call = |call: &Json| {
+        let text = |name: &str| Some(call["function"][name].as_str()?.to_owned());
+        Some(ToolCall {
+            name: text("name")?,
+            arguments: text("arguments")?,
+        })
+    };
+    let calls = state["tool_calls"].as_array()?.iter().map(call);
     Some(GenerationResult {
+        tool_calls: calls.collect::<Option<_>>()?,
         text: text("text")?,
         tokens: ids(&state["tokens"])?,
         finish_reason: text("finish_reason")?,

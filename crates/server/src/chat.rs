@@ -13,12 +13,12 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::registry::LoadedModel;
 use crate::sse;
-use crate::tools::ToolCall;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::CacheReport;
+use kvark::text::tools::ToolCall;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

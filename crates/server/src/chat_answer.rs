@@ -2,14 +2,13 @@
 
 use crate::answer::Answer;
 use crate::chat::call_object;
-use crate::chat_prompt::parsed_arguments;
 use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
-use crate::tools::{ToolCall, ToolFormat, ToolParser};
 use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use kvark::generate::FinishReason;
 use kvark::speculative::RoundTrace;
+use kvark::text::tools::{ToolCall, ToolFormat, ToolParser};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -139,7 +138,7 @@ impl ChatAnswer {
         for call in calls {
             let index = state.calls.len();
             let id = format!("{}-{choice}-{index}", self.call_prefix);
-            state.calls.push(parsed_arguments(call_object(&id, &call)));
+            state.calls.push(call_object(&id, &call));
             self.ready.push_back(ChatEvent::Call {
                 choice,
                 index,

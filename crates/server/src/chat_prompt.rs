@@ -3,7 +3,7 @@
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
-use crate::tools::{self, ToolFormat};
+use kvark::text::tools::{self, ToolFormat};
 use kvark::text::{EncodeOptions, Prompt};
 use serde_json::{Map, Value, json};
 
@@ -115,31 +115,21 @@ impl ChatPrompt {
     pub(crate) fn render(&self, model: &LoadedModel, answer: bool) -> Result<Prompt, ApiError> {
         let template = model.model.chat_template()?;
         let tokenizer = model.model.tokenizer()?;
-        let mut variables = self.variables.clone();
-        let mut messages = self.messages.clone();
-        if !self.tools.is_empty() {
-            match tools::template_knows_tools(template.source_text()) {
-                true => {
-                    variables.insert("tools".to_owned(), self.tools.clone().into());
-                }
-                false => add_tools_message(&mut messages, &self.tools),
-            }
-        }
-        if !tools::template_knows_calls(template.source_text()) {
-            messages.iter_mut().for_each(tools::write_calls);
-        }
-        let prompt = template.prompt_with(tokenizer, &messages, answer, &variables);
+        let prompt = tools::prompt_with_tools(
+            template,
+            tokenizer,
+            &self.messages,
+            &self.tools,
+            answer,
+            &self.variables,
+        );
         Ok(prompt.map_err(kvark::RuntimeError::from)?)
     }
 
     /// How the model writes tool calls.
     pub(crate) fn tool_format(&self, model: &LoadedModel) -> ToolFormat {
         let template = model.model.chat_template();
-        let source = template.map_or("", |template| template.source_text());
-        match tools::template_knows_tools(source) {
-            true => ToolFormat::of_template(source),
-            false => ToolFormat::Tagged,
-        }
+        ToolFormat::of_template(template.map_or("", |template| template.source_text()))
     }
 }
 
@@ -154,22 +144,7 @@ pub(crate) fn plain_tokens(model: &LoadedModel, text: &str) -> Result<Vec<u32>, 
     Ok(tokenizer.encode(text, options))
 }
 
-/// Describes the tools in the system message, for templates that do not.
-fn add_tools_message(messages: &mut Vec<Value>, list: &[Value]) {
-    let text = tools::tools_message(list);
-    match messages
-        .first_mut()
-        .filter(|first| first["role"] == "system")
-    {
-        Some(system) => {
-            let own = system["content"].as_str().unwrap_or_default();
-            system["content"] = format!("{own}\n\n{text}").into();
-        }
-        None => messages.insert(0, json!({ "role": "system", "content": text })),
-    }
-}
-
-/// Checks a message and brings it into the shape that templates expect: text content, arguments as objects.
+/// Checks a message and brings it into the shape that templates expect: text content.
 fn message(index: usize, message: Value) -> Result<Value, ApiError> {
     let wrong = |what: String| ApiError::parameter("messages", format!("messages[{index}] {what}"));
     let Value::Object(mut message) = message else {
@@ -204,7 +179,6 @@ fn message(index: usize, message: Value) -> Result<Value, ApiError> {
     shaped.insert("role".to_owned(), role.into());
     shaped.insert("content".to_owned(), content.unwrap_or_default().into());
     if !calls.is_empty() {
-        let calls: Vec<Value> = calls.into_iter().map(parsed_arguments).collect();
         shaped.insert("tool_calls".to_owned(), calls.into());
     }
     for name in ["name", "tool_call_id"] {
@@ -231,16 +205,4 @@ fn join_parts(parts: &[Value]) -> Result<String, String> {
         }
     }
     Ok(text)
-}
-
-/// A tool call whose arguments are an object instead of JSON text.
-pub(crate) fn parsed_arguments(mut call: Value) -> Value {
-    if let Some(arguments) = call.pointer_mut("/function/arguments")
-        && let Some(parsed) = arguments
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok())
-    {
-        *arguments = parsed;
-    }
-    call
 }

@@ -123,7 +123,7 @@ impl OutputFormat {
             ToolChoice::Auto | ToolChoice::None => None,
         };
         if let Some(only) = only {
-            let schema = crate::tools::call_schema(tools, only);
+            let schema = kvark::text::tools::call_schema(tools, only);
             grammar = Some(GrammarSource::ToolCall(schema));
             parameter = "tools";
         }

@@ -28,7 +28,6 @@ mod registry;
 mod responses;
 mod sse;
 mod tokenize;
-mod tools;
 
 pub use answer::spec_object;
 pub use openapi::document as openapi_document;

@@ -220,7 +220,7 @@ fn stop_reason(called: bool, output: &RequestOutput) -> &'static str {
     }
 }
 
-fn call_block(id: &str, call: &crate::tools::ToolCall) -> Value {
+fn call_block(id: &str, call: &kvark::text::tools::ToolCall) -> Value {
     let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({ "type": "tool_use", "id": id, "name": call.name, "input": input })
 }

@@ -49,6 +49,7 @@ mod encode;
 mod error;
 mod token_bytes;
 mod tokenizer;
+pub mod tools;
 mod utf8;
 mod vocab;
 

@@ -1,18 +1,20 @@
 //! Tool calls: how a model is told about tools, and how its calls are found in its text.
 
+use crate::{ChatTemplate, Prompt, TextError, Tokenizer};
 use serde_json::{Map, Value, json};
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ToolCall {
-    pub(crate) name: String,
+pub struct ToolCall {
+    /// The name of the tool.
+    pub name: String,
     /// The arguments as JSON text.
-    pub(crate) arguments: String,
+    pub arguments: String,
 }
 
 /// How a model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ToolFormat {
+pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, also with a list of calls (Hermes, Qwen, SmolLM2).
     Tagged,
     /// The answer is JSON: an object, objects one after the other, or a list (Llama 3, Mistral). The control tokens
@@ -24,8 +26,12 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 impl ToolFormat {
-    /// The format of a model, from the source of its chat template.
-    pub(crate) fn of_template(source: &str) -> ToolFormat {
+    /// The format of a model, from the source of its chat template. A template that does not show tools has them explained by
+    /// [`prompt_with_tools`], with tags.
+    pub fn of_template(source: &str) -> ToolFormat {
+        if !template_knows_tools(source) {
+            return ToolFormat::Tagged;
+        }
         let json = [
             "[TOOL_CALLS]",
             "<|python_tag|>",
@@ -38,18 +44,74 @@ impl ToolFormat {
     }
 }
 
+/// The prompt of a chat with tools. A template that does not show tools, or does not write the calls of earlier answers, gets
+/// them as text: in the system message, and in the answers.
+///
+/// # Errors
+/// As [`ChatTemplate::render`].
+pub fn prompt_with_tools(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    messages: &[Value],
+    tools: &[Value],
+    add_generation_prompt: bool,
+    variables: &Map<String, Value>,
+) -> Result<Prompt, TextError> {
+    let mut variables = variables.clone();
+    let mut messages = messages.to_vec();
+    if !tools.is_empty() {
+        match template_knows_tools(template.source_text()) {
+            true => _ = variables.insert("tools".to_owned(), tools.into()),
+            false => add_tools_message(&mut messages, tools),
+        }
+    }
+    for message in &mut messages {
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        calls.into_iter().flatten().for_each(parse_arguments);
+        if !template_knows_calls(template.source_text()) {
+            write_calls(message);
+        }
+    }
+    template.prompt_with(tokenizer, &messages, add_generation_prompt, &variables)
+}
+
+/// Makes the arguments of a call an object, as templates expect them, instead of JSON text.
+fn parse_arguments(call: &mut Value) {
+    if let Some(arguments) = call.pointer_mut("/function/arguments")
+        && let Some(text) = arguments.as_str()
+        && let Ok(parsed) = serde_json::from_str(text)
+    {
+        *arguments = parsed;
+    }
+}
+
+/// Describes the tools in the system message.
+fn add_tools_message(messages: &mut Vec<Value>, list: &[Value]) {
+    let text = tools_message(list);
+    match messages
+        .first_mut()
+        .filter(|first| first["role"] == "system")
+    {
+        Some(system) => {
+            let own = system["content"].as_str().unwrap_or_default();
+            system["content"] = format!("{own}\n\n{text}").into();
+        }
+        None => messages.insert(0, json!({ "role": "system", "content": text })),
+    }
+}
+
 /// Whether a template shows tools to the model by itself.
-pub(crate) fn template_knows_tools(source: &str) -> bool {
+fn template_knows_tools(source: &str) -> bool {
     source.contains("tools")
 }
 
 /// Whether a template writes the calls of earlier answers by itself.
-pub(crate) fn template_knows_calls(source: &str) -> bool {
+fn template_knows_calls(source: &str) -> bool {
     source.contains("tool_calls")
 }
 
 /// Writes the calls of a message into its text, for templates that do not: as the model was told to write them.
-pub(crate) fn write_calls(message: &mut Value) {
+fn write_calls(message: &mut Value) {
     let Some(calls) = message.get("tool_calls").and_then(Value::as_array) else {
         return;
     };
@@ -68,7 +130,7 @@ pub(crate) fn write_calls(message: &mut Value) {
 }
 
 /// A system message for templates that do not show tools.
-pub(crate) fn tools_message(tools: &[Value]) -> String {
+fn tools_message(tools: &[Value]) -> String {
     let list: Vec<&Value> = tools
         .iter()
         .map(|tool| tool.get("function").unwrap_or(tool))
@@ -83,7 +145,7 @@ pub(crate) fn tools_message(tools: &[Value]) -> String {
 }
 
 /// The JSON schema of a call of one of these tools, for constrained output.
-pub(crate) fn call_schema(tools: &[Value], only: Option<&str>) -> Value {
+pub fn call_schema(tools: &[Value], only: Option<&str>) -> Value {
     let function = |tool: &Value| tool.get("function").unwrap_or(tool).clone();
     let calls = tools.iter().map(function).filter_map(|function| {
         let name = function.get("name")?.as_str()?.to_owned();
@@ -110,7 +172,7 @@ pub(crate) fn call_schema(tools: &[Value], only: Option<&str>) -> Value {
 }
 
 /// Separates the text of an answer from its tool calls, as the text arrives.
-pub(crate) struct ToolParser {
+pub struct ToolParser {
     format: Option<ToolFormat>,
     /// The names of the tools; JSON that names none of them is text.
     names: Vec<String>,
@@ -125,7 +187,7 @@ pub(crate) struct ToolParser {
 
 impl ToolParser {
     /// A parser for these tools. Without tools, everything is text.
-    pub(crate) fn new(format: ToolFormat, tools: &[Value]) -> ToolParser {
+    pub fn new(format: ToolFormat, tools: &[Value]) -> ToolParser {
         let name = |tool: &Value| {
             let function = tool.get("function").unwrap_or(tool);
             Some(function.get("name")?.as_str()?.to_owned())
@@ -142,7 +204,7 @@ impl ToolParser {
     }
 
     /// Appends text. Returns what is certainly not part of a call, and the calls that are complete.
-    pub(crate) fn push(&mut self, text: &str) -> (String, Vec<ToolCall>) {
+    pub fn push(&mut self, text: &str) -> (String, Vec<ToolCall>) {
         match self.format {
             None => (text.to_owned(), vec![]),
             Some(ToolFormat::Tagged) => self.push_tagged(text),
@@ -192,7 +254,7 @@ impl ToolParser {
     }
 
     /// Ends the answer. Returns the remaining text and calls.
-    pub(crate) fn finish(mut self) -> (String, Vec<ToolCall>) {
+    pub fn finish(mut self) -> (String, Vec<ToolCall>) {
         let held = std::mem::take(&mut self.held);
         if held.trim().is_empty() && !self.inside {
             let shown = if self.called { String::new() } else { held };
@@ -430,7 +492,7 @@ mod tests {
                 "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]",
                 ToolFormat::Json,
             ),
-            ("<|python_tag|>", ToolFormat::Json),
+            ("{{ tools }}<|python_tag|>", ToolFormat::Json),
             ("<|im_start|>", ToolFormat::Tagged),
         ] {
             assert_eq!(ToolFormat::of_template(source), format, "{source}");
