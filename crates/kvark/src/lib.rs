@@ -101,6 +101,7 @@ pub mod embed {
 
 /// Tokenizers and chat templates.
 pub mod text {
+    pub use ::text::tools;
     pub use ::text::{
         ChatTemplate, EncodeOptions, Message, Prompt, TextError, TokenKind, Tokenizer, Utf8Stream,
     };
