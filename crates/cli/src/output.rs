@@ -165,6 +165,14 @@ pub(crate) fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// The seed for a line of statistics; empty where the most likely token is always taken, which needs none.
+pub(crate) fn seed_note(sampling: &kvark::generate::SamplerOptions) -> String {
+    match sampling.temperature > 0.0 {
+        true => format!("seed {}; ", sampling.seed),
+        false => String::new(),
+    }
+}
+
 /// Formats a number of tokens, with tokens per second if measured.
 pub(crate) fn measured(tokens: usize, rate: Option<f64>) -> String {
     let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1}/s"));

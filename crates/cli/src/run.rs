@@ -184,6 +184,7 @@ impl Run {
         }
         let sampling = self.sampling.options(&model)?;
         let seed = sampling.seed;
+        let seed_note = output::seed_note(&sampling);
         let mut sampler = Sampler::new(sampling);
         let reused = match &known {
             Some(snapshot) => runner.resume(&model, snapshot, &prompt)?,
@@ -249,7 +250,7 @@ impl Run {
             n => format!("{n} restored and "),
         };
         output::statistics(&format!(
-            "[prompt {known}{}; generated {}; seed {seed}; {}]",
+            "[prompt {known}{}; generated {}; {seed_note}{}]",
             output::measured(t.prompt_tokens, t.prompt_rate()),
             output::measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),

@@ -86,6 +86,7 @@ impl Run {
         let prompt = self.prompt(&model, conversations.as_ref(), text, &messages)?;
         let sampling = self.sampling.options(&model)?;
         let seed = sampling.seed;
+        let seed_note = output::seed_note(&sampling);
         let backend = self.engine.device.backend()?;
         let speculation = self.spec.options(draft)?;
         let candidates = speculation.as_ref().map_or(0, |spec| spec.max_candidates);
@@ -147,7 +148,7 @@ impl Run {
                     writeln!(out, "{}{}", shown.take().unwrap_or_default(), end.rest)?;
                     let t = generated.timings;
                     output::statistics(&format!(
-                        "[prompt {}; generated {}; seed {seed}; {}]",
+                        "[prompt {}; generated {}; {seed_note}{}]",
                         measured(t.prompt_tokens, t.prompt_rate()),
                         measured(t.generated_tokens, t.decode_rate()),
                         generated.finish.name(),

@@ -318,6 +318,9 @@ fn one_token_has_no_rate() {
         one.stderr.contains("; generated 1 token; seed 1; "),
         "{one:?}"
     );
+    // The most likely token needs no seed.
+    let greedy = folder.run(&[&args[..], &["--temp", "0"]].concat());
+    assert!(!greedy.stderr.contains("seed"), "{greedy:?}");
     let json = folder.run(&[&args[..], &["--json"]].concat()).json();
     assert_eq!(json["timings"]["predicted_n"], 1);
     assert!(json["timings"]["predicted_per_second"].is_null());
