@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 mod linux;
 
-/// What bounds the memory of a process.
+/// The limit that bounds the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryBound {
     /// The free memory of the machine or of the device.

@@ -134,7 +134,7 @@ fn prompt_and_generated(text: &str) -> Result<PromptAndGenerated, String> {
     pair.ok_or_else(|| "must be two numbers of tokens, such as 512,128".to_owned())
 }
 
-/// What is measured: a prompt, tokens generated one by one, or both, after `depth` tokens.
+/// A test of `bench`: a prompt, tokens generated one by one, or both, after `depth` tokens.
 #[derive(Clone, Copy)]
 struct Test {
     prompt: usize,

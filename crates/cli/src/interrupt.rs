@@ -21,7 +21,7 @@ static REPEAT_EXITS: AtomicBool = AtomicBool::new(true);
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 /// The message when Ctrl-C leaves stalled work; `None` if nothing can stall.
 static STALLING: Mutex<Option<String>> = Mutex::new(None);
-/// What is called before an exit at once.
+/// The function that is called before an exit at once.
 static CLEANUP: Mutex<Option<Cleanup>> = Mutex::new(None);
 /// The time that work which may stall gets to stop by itself.
 const STOP_TIME: Duration = Duration::from_millis(500);

@@ -100,7 +100,7 @@ pub(crate) fn compile(
 /// The longest line of an error; longer ones quote the grammar.
 const MAX_ERROR_LINE: usize = 200;
 
-/// What is wrong, without long quotations of the grammar, and without the backtrace that llguidance appends to a failed
+/// The error message without long quotations of the grammar, and without the backtrace that llguidance appends to a failed
 /// assertion of its own.
 fn error_text(error: &str) -> String {
     let message = error.split("<backtrace>").next().unwrap_or(error).trim();

@@ -64,7 +64,7 @@ pub enum GrammarError {
     /// The source is larger than a limit.
     #[error("{number} {what}; at most {limit} are allowed")]
     TooLarge {
-        /// What is counted.
+        /// The counted thing, for the message.
         what: &'static str,
         /// The number.
         number: usize,

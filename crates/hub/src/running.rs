@@ -9,7 +9,7 @@ use serde_json::Value;
 pub struct RunningServer {
     /// Its address.
     pub address: String,
-    /// What it calls its build.
+    /// The name of its build.
     pub build: Option<String>,
     /// Its models, the default one first.
     pub models: Vec<ServedModel>,

@@ -61,7 +61,7 @@ impl App {
         let Some(id) = conversation else {
             return self.model(name).await;
         };
-        let own = self.conversations.get(id, owner)?.model;
+        let own = self.conversations.model_of(id, owner)?;
         if let Some(name) = name.filter(|name| !name.is_empty())
             && self.models.name(Some(&name))? != own
         {

@@ -180,7 +180,7 @@ pub(crate) async fn fork(
     let mut fields = body_fields(&body)?;
     let at = read_at(&mut fields)?;
     fields.finish(&[], &[], app.options.lenient)?;
-    let model = app.model(Some(app.conversations.get(&id, &owner)?.model));
+    let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
     let model = model.await?;
     let forked = app.conversations.with(&id, &owner, |table, number| {
         let it = table.get(number).expect("it is there");
@@ -206,7 +206,7 @@ pub(crate) async fn rewind(
     let mut fields = body_fields(&body)?;
     let at = read_at(&mut fields)?;
     fields.finish(&[], &[], app.options.lenient)?;
-    let model = app.model(Some(app.conversations.get(&id, &owner)?.model));
+    let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
     let model = model.await?;
     app.conversations.wait_until_idle(&id, &owner).await?;
     let rewound = app

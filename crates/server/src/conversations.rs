@@ -150,9 +150,9 @@ impl Conversations {
         }
     }
 
-    /// A copy of the conversation of this id and owner.
-    pub(crate) fn get(&self, id: &str, owner: &Owner) -> Result<Conversation, ApiError> {
-        self.with(id, owner, |table, number| table.all[&number].clone())
+    /// The name of a conversation's model.
+    pub(crate) fn model_of(&self, id: &str, owner: &Owner) -> Result<String, ApiError> {
+        self.with(id, owner, |table, number| table.all[&number].model.clone())
     }
 
     /// Adds a conversation, and returns it as an object.

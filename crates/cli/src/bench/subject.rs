@@ -1,4 +1,4 @@
-//! What a test runs: a model, and the facts about it that a measurement needs to be understood.
+//! The model that a test runs, and the facts about it that a measurement needs to be understood.
 
 use crate::args::ModelArgs;
 use crate::{list, output};

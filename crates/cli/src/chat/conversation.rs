@@ -78,7 +78,7 @@ pub(crate) fn saved_turns(snapshot: &Snapshot) -> Option<usize> {
     Some((notes.messages.len() - notes.preamble) / 2)
 }
 
-/// What a snapshot says of its model and conversation.
+/// The notes of a snapshot about its model and conversation.
 pub(crate) struct Saved {
     /// The display name of the model; files of older versions have none.
     pub(crate) model: Option<String>,

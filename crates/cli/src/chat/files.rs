@@ -83,7 +83,7 @@ impl FileToWrite {
         }
     }
 
-    /// What writing would replace; `None` if there is no such file.
+    /// The file that writing would replace; `None` if there is no such file.
     ///
     /// # Errors
     /// If the file must not be replaced.

@@ -1,4 +1,4 @@
-//! What was said in a branch, on the screen and as Markdown.
+//! The messages of a branch, on the screen and as Markdown.
 
 use super::colours;
 use super::conversation::Conversation;

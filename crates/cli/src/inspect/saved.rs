@@ -1,4 +1,4 @@
-//! What `kvark inspect` shows of a snapshot.
+//! `kvark inspect` of a snapshot.
 
 use crate::chat::Saved;
 use crate::output;

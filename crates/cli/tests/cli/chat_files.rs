@@ -249,7 +249,7 @@ fn a_quiet_chat_or_run_prints_its_text_alone() {
         let run = folder.run(&args);
         assert_eq!((run.code, &*run.stderr), (Some(0), ""));
     }
-    // What the user asked for, and what went wrong, is said.
+    // Requested output and errors are still printed.
     let talk = chat(&folder, &tiny, &["-q"], "/branches\n/load nowhere.kv\n");
     assert!(talk.stderr.contains("* main         0 turns"), "{talk:?}");
     assert!(talk.stderr.contains("nowhere.kv"), "{talk:?}");
