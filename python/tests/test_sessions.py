@@ -143,6 +143,29 @@ def test_closed_things_say_so(path):
     assert repr(model) == "Model(closed)"
 
 
+def test_sessions_and_branches_have_the_options_of_the_engine(model):
+    plain = model.generate(PROMPT, logprobs=3, max_tokens=24, **GREEDY).result()
+    for kind in ("cells", "tree"):
+        with model.session(cache=kind) as session:
+            found = session.generate(PROMPT, speculation="ngram", logprobs=3, max_tokens=24, **GREEDY).result()
+            assert found.tokens == plain.tokens and found.logprobs == plain.logprobs
+    with model.session() as session:
+        found = session.generate(PROMPT, regex="[0-9]{3}", max_tokens=8, **GREEDY).result()
+        assert found.text.isdigit() and len(found.text) == 3 and found.finish_reason == "stop"
+        with pytest.raises(kvark.errors.InvalidArgumentError, match="cells or tree"):
+            session.generate(PROMPT, speculation="ngram", max_tokens=4)
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="contiguous"):
+        model.session(cache="heap")
+    pool = model.branches(sequences=2)
+    one = pool.new_branch(PROMPT)
+    two = one.fork()
+    both = pool.generate([one, two], speculation="ngram", logprobs=3, max_tokens=12, **GREEDY)
+    assert [result.tokens for result in both] == [plain.tokens[:12]] * 2
+    assert both[0].logprobs == plain.logprobs[:12]
+    numbers = pool.generate([one, two], regex="[0-9]{2}", max_tokens=8, **GREEDY)
+    assert all(result.text.isdigit() and len(result.text) == 2 for result in numbers)
+
+
 def test_options_of_the_engine(model, path):
     options = {"temperature": 1.0, "seed": 5, "max_tokens": 8, "ignore_eos": True}
     several = model.chat("Name a colour.", n=3, **options)
@@ -163,9 +186,8 @@ def test_options_of_the_engine(model, path):
         assert model.generate(PROMPT, speculation=kind, max_tokens=24, **GREEDY).result().tokens == plain.tokens
     with pytest.raises(kvark.errors.InvalidArgumentError, match="ngram, draft"):
         model.generate(PROMPT, speculation="magic")
-    for name, value in [("logprobs", 2), ("speculation", "ngram"), ("regex", "a"), ("n", 2)]:
-        with pytest.raises(kvark.errors.InvalidArgumentError, match="grammar" if name == "regex" else name):
-            model.session().generate(PROMPT, **{name: value})
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="n"):
+        model.session().generate(PROMPT, n=2)
     with pytest.raises(kvark.errors.InvalidArgumentError, match="tools"):
         model.chat("Hello", tools=[{"type": "function"}])
     with pytest.raises(kvark.errors.InvalidArgumentError, match="tools"):

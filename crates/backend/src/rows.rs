@@ -2,8 +2,8 @@
 
 use crate::KeyRotations;
 use kv::{
-    Bookkeeping, CacheConfig, CacheSession, KvBytes, KvError, KvErrorKind, Restorable, RowBlock,
-    RowShift, SeqId, SequenceRows, Side,
+    CacheConfig, CacheOperations, KvBytes, KvError, KvErrorKind, RowBlock, RowShift, SeqId,
+    SequenceRows, Side,
 };
 use std::ops::Range;
 
@@ -30,19 +30,19 @@ pub struct SavedLayer<'a> {
 impl SavedRows<'_> {
     /// Replaces the content of `seq` by the first `len` saved tokens. An error leaves the cache unchanged, except that
     /// a device error leaves `seq` empty.
-    pub fn restore<K: Bookkeeping + Restorable>(
+    pub fn restore(
         &self,
-        session: &CacheSession<K>,
+        cache: &dyn CacheOperations,
         seq: SeqId,
         len: u32,
     ) -> Result<(), KvError> {
-        self.check(&session.config()?)?;
+        self.check(&cache.config()?)?;
         if len > self.len {
             let reason = format!("{len} tokens are requested, and {} are saved", self.len);
             return Err(KvErrorKind::SavedRows(reason).into());
         }
         let first: Vec<u32> = self.layers.iter().map(|layer| layer.first).collect();
-        session.replace_sequence(seq, len, &first, |rows, bytes| {
+        cache.write_rows(seq, len, &first, &mut |rows, bytes| {
             let blocks = self.blocks(bytes.config(), rows);
             bytes.write_rows(&blocks)
         })

@@ -16,6 +16,7 @@ mod wrap;
 use crate::args::predict;
 use crate::args::{EngineArgs, ModelArgs, ShiftArgs};
 use crate::output::measured;
+use crate::output_format::FormatArgs;
 use crate::prompt::Conversations;
 use crate::prompt::TemplateArgs;
 use crate::sampling::SamplingArgs;
@@ -28,10 +29,12 @@ pub(crate) use conversation::{Saved, saved_turns};
 use files::FileToWrite;
 use input::{Confirmed, Entry, Input};
 use kvark::generate::{FinishReason, GenerateEvent, GenerateOptions, Sampler};
+use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
 use kvark::text::Message;
 use settings::Settings;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use wrap::Wrap;
 
 /// Talk to a model
@@ -62,6 +65,8 @@ pub(crate) struct Chat {
     /// Print no banner, no progress and no notes on answers that --predict cut
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
@@ -113,11 +118,14 @@ impl Chat {
         }
         self.engine.check_one_mode()?;
         self.spec.check_trace()?;
+        self.format.check()?;
         let draft = self.spec.open_draft(&self.model, &self.engine)?;
         let model = (self.model).open_with_features(&self.engine, draft.feature_layers())?;
-        let (cells, speculation) =
-            speculation::open_pool(&model, &self.engine, &self.spec, &draft, 1)?;
-        let speculator = speculation.map(|shared| shared.speculator()).transpose()?;
+        let model = Arc::new(model);
+        let kind = CacheKind::Cells { sequences: 1 };
+        let pool = speculation::open_pool(&model, &self.engine, &self.spec, &draft, kind)?;
+        let speculator = pool.speculator()?;
+        let constraints = self.format.constraints(&model)?;
         let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system
@@ -129,8 +137,10 @@ impl Chat {
             ignore_eos: false,
         };
         let sampler = Sampler::new(self.sampling.options(&model)?);
-        let mut conversation = Conversation::new(&conversations, cells, sampler, options, system);
+        let mut conversation =
+            Conversation::new(&conversations, pool.runner, sampler, options, system);
         conversation.speculate(speculator);
+        conversation.constrain(constraints);
         let resumed = self.prompt_cache.as_deref().filter(|file| file.exists());
         if let Some(file) = resumed {
             conversation.resume(file)?;

@@ -22,6 +22,7 @@ mod named_value;
 mod nearest;
 mod npy;
 mod output;
+mod output_format;
 mod plan;
 mod positional;
 mod prompt;

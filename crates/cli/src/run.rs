@@ -1,31 +1,32 @@
 //! `kvark run`: completes a prompt.
 
 mod arguments;
-mod constrained;
+mod report;
 
 use crate::args::{EngineArgs, ShiftArgs, predict, token_ids};
 use crate::catalogue::HubArgs;
+use crate::output_format::{Constraints, FormatArgs};
 use crate::prompt::Conversations;
 use crate::prompt::TemplateArgs;
 use crate::sampling::SamplingArgs;
-use crate::speculation::{OpenDraft, SingleRunner, SpecArgs, Speculation, open_pool, spec_note};
+use crate::speculation::{OpenDraft, Pool, SpecArgs, open_pool, spec_note};
 use crate::text_input::TextArgs;
 use crate::{chat, interrupt, messages, output, prompt};
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args};
-use constrained::FormatArgs;
 use kvark::Model;
 use kvark::generate::{
-    DecodeContext, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Sampler,
-    SamplerOptions, Timings,
+    FinishReason, GenerateEvent, GenerateOptions, Sampler, SamplerOptions, Sequence,
 };
-use kvark::memory::MemoryUsage;
+use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
 use kvark::speculative::SpecStats;
 use kvark::text::Message;
-use serde_json::{Value, json};
+use report::{branches_report, report};
+use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Complete a prompt
@@ -102,8 +103,15 @@ pub(crate) struct Run {
     parallel: Option<u32>,
     /// Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a
     /// conversation of kvark chat is refused
-    #[arg(long, value_name = "FILE", conflicts_with = "parallel")]
+    #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
+    /// With --json, the log-probability of every token and those of the K most likely ones
+    #[arg(long, value_name = "K", requires = "json", value_parser = clap::value_parser!(u32).range(0..=100))]
+    logprobs: Option<u32>,
+    /// Kind of the cache: contiguous (one sequence), cells (sequences that share cells) or tree (one sequence and candidates)
+    /// [default: contiguous, or cells for --parallel and --spec-type]
+    #[arg(long, value_name = "KIND", value_parser = ["contiguous", "cells", "tree"], hide_possible_values = true)]
+    cache: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -142,14 +150,11 @@ impl Run {
             bail!("the prompt is empty");
         }
         self.spec.check_trace()?;
-        if self.parallel.is_some() && self.shift.context_shift {
-            bail!("--context-shift cannot be used with --parallel");
-        }
         if self.template.chat_template.is_some() && !self.is_chat() {
             bail!("--chat-template needs --chat");
         }
         let messages = self.messages(text.as_deref())?;
-        let format = self.format.source()?;
+        self.format.check()?;
         let _listening = interrupt::listen();
         let known = match &self.prompt_cache {
             Some(file) => prompt_cache(file)?,
@@ -159,49 +164,123 @@ impl Run {
         let draft = self.spec.open_draft(&model, &self.engine)?;
         let name = model.name()?;
         let model = model.open_with_features(&self.engine, draft.feature_layers())?;
+        let model = Arc::new(model);
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
         };
-        if let Some(source) = &format {
-            return self.constrained(model, &draft, text.as_deref(), options, source);
-        }
-        if let Some(count) = self.parallel {
-            let conversations = self.conversations(&model)?;
-            let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
-            return self.parallel(&model, &draft, &prompt, &options, count);
-        }
+        let count = self.parallel.unwrap_or(1);
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
-        let mut runner = SingleRunner::new(&model, &self.engine, &self.spec, &draft)?;
+        let mut pool = self.open_pool(&model, &draft, count)?;
+        let constraints = self.format.constraints(&model)?;
         let conversations = self.conversations(&model)?;
         let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
         let first_turn = messages.iter().position(|m| m.role != "system");
         let preamble = &messages[..first_turn.unwrap_or(0)];
         let preamble = conversations.as_ref().map(|c| (c, preamble));
-        if let Some(keep) = self.shift.keep(runner.capacity()?, preamble)? {
-            runner.enable_context_shift(keep)?;
+        if let Some(keep) = self.shift.keep(pool.runner.capacity()?, preamble)? {
+            pool.runner.enable_context_shift(keep)?;
         }
-        let sampling = self.sampling.options(&model)?;
-        let seed = sampling.seed;
-        let seed_note = output::seed_note(&sampling);
-        let mut sampler = Sampler::new(sampling);
         let reused = match &known {
-            Some(snapshot) => runner.resume(&model, snapshot, &prompt)?,
+            Some(snapshot) => pool.runner.resume(&model, 0, snapshot, &prompt)?,
             None => 0,
         };
+        let run = Generation {
+            run: &self,
+            model: &model,
+            options: &options,
+            constraints: constraints.as_ref(),
+            prompt: &prompt,
+            reused,
+        };
+        let finished = match self.parallel {
+            Some(count) => run.branches(&mut pool, count),
+            None => run.one(&mut pool, text),
+        };
+        if matches!(&finished, Err(error) if !error.is::<std::io::Error>()) {
+            return finished;
+        }
+        // The tokens are saved also if standard output was closed.
+        if let Some(file) = &self.prompt_cache {
+            let notes = json!({ "model": name }).to_string();
+            let saved = pool.runner.save(&model, 0, file, notes.as_bytes());
+            saved.context("cannot save")?;
+        }
+        finished
+    }
+
+    fn open_pool(&self, model: &Model, draft: &OpenDraft, count: u32) -> Result<Pool> {
+        let speculates = self.spec.options(draft)?.is_some();
+        let kind = match self.cache.as_deref() {
+            Some("contiguous") => CacheKind::Contiguous,
+            Some("tree") => CacheKind::Tree,
+            None if count == 1 && !speculates => CacheKind::Contiguous,
+            _ => CacheKind::Cells { sequences: count },
+        };
+        if count > 1 && !matches!(kind, CacheKind::Cells { .. }) {
+            let name = self.cache.as_deref().unwrap_or_default();
+            bail!("a {name} cache holds one sequence: --parallel needs --cache cells");
+        }
+        if speculates && kind == CacheKind::Contiguous {
+            bail!(
+                "a contiguous cache holds no candidates: --spec-type needs --cache cells or tree"
+            );
+        }
+        open_pool(model, &self.engine, &self.spec, draft, kind)
+    }
+}
+
+/// A run with its prompt.
+struct Generation<'a> {
+    run: &'a Run,
+    model: &'a Model,
+    options: &'a GenerateOptions,
+    constraints: Option<&'a Constraints>,
+    prompt: &'a [u32],
+    /// Tokens of the prompt that were restored.
+    reused: usize,
+}
+
+impl Generation<'_> {
+    /// The sequence of a branch, after these tokens.
+    fn sequence(
+        &self,
+        pool: &Pool,
+        seq: u32,
+        prompt: &[u32],
+        sampling: &SamplerOptions,
+    ) -> Result<Sequence<'static>> {
+        let sampler = Sampler::new(SamplerOptions {
+            seed: sampling.seed.wrapping_add(u64::from(seq)),
+            ..sampling.clone()
+        });
+        let constraint = self.constraints.map(Constraints::constraint).transpose()?;
+        Ok(Sequence::new(seq, prompt, sampler, self.options)
+            .with_constraint(constraint)
+            .with_logprobs(self.run.logprobs.map(|top| top as usize))
+            .with_speculator(pool.speculator()?))
+    }
+
+    /// Generates one continuation and prints it as it comes.
+    fn one(&self, pool: &mut Pool, text: Option<String>) -> Result<()> {
+        let run = self.run;
+        let sampling = run.sampling.options(self.model)?;
+        let seed_note = output::seed_note(&sampling);
         // The prompt is printed after it was processed, before the first generated text.
-        let mut shown = text.filter(|_| !(self.json || self.is_chat() || self.no_display_prompt));
-        let new = &prompt[reused..];
+        let mut shown = text.filter(|_| !(run.json || run.is_chat() || run.no_display_prompt));
+        let new = &self.prompt[self.reused..];
+        let sequence = self.sequence(pool, 0, new, &sampling)?;
         let bar = output::progress("prompt", new.len());
         let mut written = Ok(());
-        let generated = runner.generate(&model, new, &mut sampler, &options, |piece| {
+        let runner = &mut pool.runner;
+        let generated = runner.generate(self.model, vec![sequence], |_, piece| {
             match piece {
                 GenerateEvent::PromptProgress(done) => bar.set_position(done as u64),
                 GenerateEvent::Text(text) => {
                     bar.finish_and_clear();
                     let text = shown.take().unwrap_or_default() + &text;
-                    if !self.json && written.is_ok() {
+                    if !run.json && written.is_ok() {
                         written = output::text(&text);
                     }
                 }
@@ -209,43 +288,30 @@ impl Run {
             !interrupt::requested() && written.is_ok()
         });
         bar.finish_and_clear();
-        let generated = generated?;
-        let save = || match &self.prompt_cache {
-            Some(file) => {
-                let notes = json!({ "model": name }).to_string();
-                let saved = runner.save(&model, file, notes.as_bytes());
-                saved.context("cannot save")
-            }
-            None => Ok(()),
-        };
-        if written.is_err() {
-            save()?;
-        }
+        let generated = generated?.swap_remove(0);
         written?;
-        if let Some(stats) = runner.stats() {
-            self.spec.write_trace(&model, stats)?;
+        let spec = generated.speculation.as_ref();
+        if let Some(stats) = spec {
+            run.spec.write_trace(self.model, stats)?;
         }
         let mut out = std::io::stdout();
-        if self.json {
-            let mut object = report(&prompt, &generated, runner.memory()?);
-            object["seed"] = seed.into();
-            if let Some(stats) = runner.stats() {
-                object["spec"] = server::spec_object(stats);
-            }
-            if self.prompt_cache.is_some() {
-                object["reused_tokens"] = reused.into();
+        if run.json {
+            let mut object = report(self.prompt, &generated, pool.runner.memory()?);
+            object["seed"] = sampling.seed.into();
+            if run.prompt_cache.is_some() {
+                object["reused_tokens"] = self.reused.into();
             }
             writeln!(out, "{object}")?;
-            return save();
+            return Ok(());
         }
         write!(out, "{}", shown.unwrap_or_default())?;
-        if model.tokenizer().is_err() {
+        if self.model.tokenizer().is_err() {
             let ids: Vec<String> = generated.tokens.iter().map(u32::to_string).collect();
             write!(out, "{}", ids.join(","))?;
         }
         writeln!(out)?;
         let t = generated.timings;
-        let known = match reused {
+        let known = match self.reused {
             0 => String::new(),
             n => format!("{n} restored and "),
         };
@@ -255,14 +321,91 @@ impl Run {
             output::measured(t.generated_tokens, t.decode_rate()),
             generated.finish.name(),
         ));
-        if let Some(stats) = runner.stats() {
+        if let Some(stats) = spec {
             output::statistics(&spec_note(stats));
         }
         if generated.finish == FinishReason::Context {
-            let advice = self.shift.advice();
+            let advice = run.shift.advice();
             output::note(&format!("[the context is full; {advice}]"));
         }
-        save()
+        Ok(())
+    }
+
+    /// Generates several continuations and prints them at the end. The prompt is computed once, and each step is one forward for
+    /// all of them.
+    fn branches(&self, pool: &mut Pool, count: u32) -> Result<()> {
+        let (run, prompt) = (self.run, self.prompt);
+        if pool.needs_features() {
+            pool.runner.keep_features(0, true)?;
+        }
+        let start = Instant::now();
+        let new = &prompt[self.reused..];
+        let bar = output::progress("prompt", new.len());
+        let fed = pool.runner.sequence(0).feed(new, |done| {
+            bar.set_position(done as u64);
+            !interrupt::requested()
+        })?;
+        bar.finish_and_clear();
+        if !fed {
+            bail!("interrupted");
+        }
+        let prompt_time = start.elapsed();
+        for id in 1..count {
+            pool.runner.fork(0, id)?;
+        }
+        let sampling = run.sampling.options(self.model)?;
+        let sequence = |id| self.sequence(pool, id, &[], &sampling);
+        let sequences: Result<Vec<_>> = (0..count).map(sequence).collect();
+        let total = self.options.max_tokens.unwrap_or(0) * count as usize;
+        let bar = output::progress("tokens", total);
+        let generated = pool.runner.generate(self.model, sequences?, |_, _| {
+            bar.inc(1);
+            !interrupt::requested()
+        })?;
+        bar.finish_and_clear();
+        let each = generated.iter().filter_map(|g| g.speculation.as_ref());
+        let stats = each.fold(None, |total: Option<SpecStats>, stats| {
+            let mut total = total.unwrap_or_default();
+            total.add(stats);
+            Some(total)
+        });
+        if let Some(stats) = &stats {
+            run.spec.write_trace(self.model, stats)?;
+        }
+        let mut out = std::io::stdout();
+        let (object, measures) = branches_report(
+            (prompt, new.len(), prompt_time),
+            &generated,
+            pool.runner.memory()?,
+            sampling.seed,
+        );
+        if run.json {
+            let mut object = object;
+            if let Some(stats) = &stats {
+                object["spec"] = server::spec_object(stats);
+            }
+            if run.prompt_cache.is_some() {
+                object["reused_tokens"] = self.reused.into();
+            }
+            writeln!(out, "{object}")?;
+            return Ok(());
+        }
+        for (id, g) in (0..).zip(&generated) {
+            let seed = sampling.seed.wrapping_add(id);
+            let finish = g.finish.name();
+            writeln!(out, "--- {} of {count}, seed {seed}, {finish}", id + 1)?;
+            writeln!(out, "{}", g.text)?;
+        }
+        output::statistics(&format!(
+            "[prompt {} once; generated {}; seeds from {}]",
+            output::tokens(prompt.len()),
+            output::measured(measures.generated_tokens, measures.decode_rate()),
+            sampling.seed,
+        ));
+        if let Some(stats) = &stats {
+            output::statistics(&spec_note(stats));
+        }
+        Ok(())
     }
 }
 
@@ -333,152 +476,4 @@ impl Run {
             (None, None) => prompt::encode(model, text, self.template.special),
         }
     }
-
-    /// Generates several continuations. The prompt is computed once, and each step is one forward for all of them.
-    fn parallel(
-        &self,
-        model: &Model,
-        draft: &OpenDraft,
-        prompt: &[u32],
-        options: &GenerateOptions,
-        count: u32,
-    ) -> Result<()> {
-        let (mut branches, speculation) =
-            open_pool(model, &self.engine, &self.spec, draft, count as usize)?;
-        if speculation
-            .as_ref()
-            .is_some_and(Speculation::needs_features)
-        {
-            branches.keep_features(0, true)?;
-        }
-        let start = Instant::now();
-        let bar = output::progress("prompt", prompt.len());
-        let fed = branches.sequence(0).feed(prompt, &mut |done| {
-            bar.set_position(done as u64);
-            !interrupt::requested()
-        })?;
-        bar.finish_and_clear();
-        if !fed {
-            bail!("interrupted");
-        }
-        let prompt_time = start.elapsed();
-        for id in 1..count {
-            branches.fork(0, id)?;
-        }
-        let base = self.sampling.options(model)?;
-        let seed = |id: u32| base.seed.wrapping_add(u64::from(id));
-        let sampler = |id| {
-            Sampler::new(SamplerOptions {
-                seed: seed(id),
-                ..base.clone()
-            })
-        };
-        let total = options.max_tokens.unwrap_or(0) * count as usize;
-        let bar = output::progress("tokens", total);
-        let on_event = |_: u32, _: GenerateEvent| {
-            bar.inc(1);
-            !interrupt::requested()
-        };
-        let mut stats = None;
-        let generated = match &speculation {
-            None => {
-                let mut each: Vec<_> = (0..count).map(|id| (id, sampler(id))).collect();
-                branches.generate(model, &mut each, options, on_event)?
-            }
-            Some(speculation) => {
-                let mut each = vec![];
-                for id in 0..count {
-                    each.push((id, sampler(id), speculation.speculator()?));
-                }
-                let generated =
-                    branches.generate_speculative_batch(model, &mut each, options, on_event)?;
-                let mut total = SpecStats::default();
-                each.iter()
-                    .for_each(|(_, _, speculator)| total.add(speculator.stats()));
-                self.spec.write_trace(model, &total)?;
-                stats = Some(total);
-                generated
-            }
-        };
-        bar.finish_and_clear();
-        let time = generated
-            .iter()
-            .map(|g| g.timings.decode_time)
-            .max()
-            .unwrap_or_default();
-        let tokens: usize = generated.iter().map(|g| g.tokens.len()).sum();
-        let decoded: usize = generated.iter().map(|g| g.timings.decoded_tokens).sum();
-        let measures = Timings {
-            prompt_tokens: prompt.len(),
-            prompt_time,
-            generated_tokens: tokens,
-            decode_time: time,
-            decoded_tokens: decoded,
-            ..Timings::default()
-        };
-        let mut out = std::io::stdout();
-        if self.json {
-            let branch = |(id, g): (u32, &GenerateOutput)| {
-                let finish = g.finish.name();
-                json!({ "seed": seed(id), "tokens": g.tokens, "text": g.text, "finish_reason": finish })
-            };
-            let mut object = report(prompt, &generated[0], branches.memory()?);
-            object["seed"] = base.seed.into();
-            object["branches"] = (0..).zip(&generated).map(branch).collect();
-            object["timings"] = timings(&measures);
-            if let Some(stats) = &stats {
-                object["spec"] = server::spec_object(stats);
-            }
-            writeln!(out, "{object}")?;
-            return Ok(());
-        }
-        for (id, g) in (0..).zip(&generated) {
-            writeln!(
-                out,
-                "--- {} of {count}, seed {}, {}",
-                id + 1,
-                seed(id),
-                g.finish.name()
-            )?;
-            writeln!(out, "{}", g.text)?;
-        }
-        output::statistics(&format!(
-            "[prompt {} once; generated {}; seeds from {}]",
-            output::tokens(prompt.len()),
-            output::measured(tokens, measures.decode_rate()),
-            base.seed,
-        ));
-        if let Some(stats) = &stats {
-            output::statistics(&spec_note(stats));
-        }
-        Ok(())
-    }
-}
-
-fn report(prompt: &[u32], generated: &GenerateOutput, memory: MemoryUsage) -> Value {
-    json!({
-        "prompt_tokens": prompt,
-        "tokens": generated.tokens,
-        "text": generated.text,
-        "finish_reason": generated.finish.name(),
-        "timings": timings(&generated.timings),
-        "memory": {
-            "weights_bytes": memory.weights,
-            "kv_bytes": memory.kv,
-            "arena_bytes": memory.arena,
-            "packed_bytes": memory.packed,
-        },
-    })
-}
-
-fn timings(t: &Timings) -> Value {
-    let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
-    json!({
-        "prompt_n": t.prompt_tokens,
-        "prompt_ms": ms(t.prompt_time),
-        "prompt_per_second": t.prompt_rate(),
-        "predicted_n": t.generated_tokens,
-        "predicted_ms": ms(t.decode_time),
-        "predicted_per_second": t.decode_rate(),
-    })
 }

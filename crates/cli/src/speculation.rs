@@ -1,19 +1,17 @@
-//! Speculative decoding on the command line: its options, and the runner of one sequence that uses it or not.
+//! Speculative decoding on the command line: its options, and the runner whose sequences use it or not.
 
 use crate::args::{self, EngineArgs, ModelArgs};
 use crate::default_head;
 use crate::named_value::NamedValue;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::generate::{GenerateEvent, GenerateOptions, GenerateOutput, Sampler};
-use kvark::memory::MemoryUsage;
+use kvark::memory::CacheKind;
 use kvark::model::{FeatureLayers, OpenOptions};
-use kvark::snapshot::Snapshot;
 use kvark::speculative::{
     Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
 };
-use kvark::{BatchRunner, Model, Runner};
-use std::path::{Path, PathBuf};
+use kvark::{BatchRunner, Model};
+use std::path::PathBuf;
 
 /// Options of speculative decoding. The text is the same with and without it.
 #[derive(Args, Clone, Default)]
@@ -191,37 +189,43 @@ impl SpecArgs {
     }
 }
 
-/// The state that sequences of one pool share when they speculate.
-pub(crate) struct Speculation {
+/// A runner, and what its sequences share when they speculate.
+pub(crate) struct Pool {
+    pub(crate) runner: BatchRunner,
+    speculation: Option<Speculation>,
+}
+
+struct Speculation {
     options: SpecOptions,
     costs: VerifyCosts,
     draft: Option<Drafter>,
 }
 
-impl Speculation {
-    /// The speculation of one more sequence.
-    pub(crate) fn speculator(&self) -> Result<Speculator> {
-        Ok(Speculator::new(
-            &self.options,
-            &self.costs,
-            self.draft.as_ref(),
-        )?)
+impl Pool {
+    /// The speculation of one more sequence, if it was asked for.
+    pub(crate) fn speculator(&self) -> Result<Option<Speculator>> {
+        let made = self.speculation.as_ref().map(|shared| {
+            let draft = shared.draft.as_ref();
+            Speculator::new(&shared.options, &shared.costs, draft)
+        });
+        Ok(made.transpose()?)
     }
 
     /// Whether proposals need the model's features, also those of the prompt.
     pub(crate) fn needs_features(&self) -> bool {
-        matches!(self.draft, Some(Drafter::Eagle3(_)))
+        let draft = self.speculation.as_ref().map(|shared| &shared.draft);
+        matches!(draft, Some(Some(Drafter::Eagle3(_))))
     }
 }
 
-/// A pool for up to `sequences` sequences in one step, and their speculation if it was asked for.
+/// A runner on a cache of this kind, and the speculation of its sequences if it was asked for.
 pub(crate) fn open_pool(
     model: &Model,
     engine: &EngineArgs,
     spec: &SpecArgs,
     draft: &OpenDraft,
-    sequences: usize,
-) -> Result<(BatchRunner, Option<Speculation>)> {
+    kind: CacheKind,
+) -> Result<Pool> {
     let backend = engine.device.backend()?;
     let runner_options = engine.runner_options()?;
     let options = spec.options(draft)?;
@@ -230,9 +234,12 @@ pub(crate) fn open_pool(
         options.check(runner_options.max_step_tokens)?;
     }
     let mut runner =
-        BatchRunner::with_trees(model, &*backend, &runner_options, sequences, 0, candidates)?;
+        BatchRunner::with_cache_kind(model, &*backend, &runner_options, kind, candidates)?;
     let Some(options) = options else {
-        return Ok((runner, None));
+        return Ok(Pool {
+            runner,
+            speculation: None,
+        });
     };
     if candidates >= runner.capacity()? {
         bail!(
@@ -240,6 +247,10 @@ pub(crate) fn open_pool(
             runner.capacity()?
         );
     }
+    let sequences = match kind {
+        CacheKind::Cells { sequences } => sequences as usize,
+        _ => 1,
+    };
     let draft = draft.load(model, engine, sequences)?;
     let costs = match options.kind {
         SpecType::Auto => {
@@ -248,113 +259,15 @@ pub(crate) fn open_pool(
         }
         _ => VerifyCosts::default(),
     };
-    let speculation = Speculation {
+    let speculation = Some(Speculation {
         options,
         costs,
         draft,
-    };
-    Ok((runner, Some(speculation)))
-}
-
-/// A runner of one sequence, with speculation or without.
-pub(crate) enum SingleRunner {
-    Plain(Box<Runner>),
-    Speculative(Box<SpecRunner>),
-}
-
-/// A pool with one sequence, and its speculation.
-pub(crate) struct SpecRunner {
-    runner: BatchRunner,
-    speculator: Speculator,
-}
-
-impl SingleRunner {
-    pub(crate) fn new(
-        model: &Model,
-        engine: &EngineArgs,
-        spec: &SpecArgs,
-        draft: &OpenDraft,
-    ) -> Result<SingleRunner> {
-        if spec.options(draft)?.is_none() {
-            return Ok(SingleRunner::Plain(Box::new(engine.runner(model)?)));
-        }
-        let (runner, speculation) = open_pool(model, engine, spec, draft, 1)?;
-        let speculation = speculation.context("speculation was asked for")?;
-        Ok(SingleRunner::Speculative(Box::new(SpecRunner {
-            runner,
-            speculator: speculation.speculator()?,
-        })))
-    }
-
-    pub(crate) fn capacity(&self) -> Result<usize> {
-        Ok(match self {
-            SingleRunner::Plain(runner) => runner.capacity()?,
-            SingleRunner::Speculative(spec) => spec.runner.capacity()?,
-        })
-    }
-
-    pub(crate) fn enable_context_shift(&mut self, keep: usize) -> Result<()> {
-        match self {
-            SingleRunner::Plain(runner) => runner.enable_context_shift(keep)?,
-            SingleRunner::Speculative(spec) => spec.runner.enable_context_shift(keep)?,
-        }
-        Ok(())
-    }
-
-    pub(crate) fn resume(
-        &mut self,
-        model: &Model,
-        snapshot: &Snapshot,
-        prompt: &[u32],
-    ) -> Result<usize> {
-        Ok(match self {
-            SingleRunner::Plain(runner) => runner.resume(model, snapshot, prompt)?,
-            SingleRunner::Speculative(spec) => spec.runner.resume(model, 0, snapshot, prompt)?,
-        })
-    }
-
-    pub(crate) fn generate(
-        &mut self,
-        model: &Model,
-        prompt: &[u32],
-        sampler: &mut Sampler,
-        options: &GenerateOptions,
-        on_event: impl FnMut(GenerateEvent) -> bool,
-    ) -> Result<GenerateOutput> {
-        Ok(match self {
-            SingleRunner::Plain(runner) => {
-                runner.generate(model, prompt, sampler, options, on_event)?
-            }
-            SingleRunner::Speculative(spec) => {
-                let SpecRunner { runner, speculator } = &mut **spec;
-                let both = (sampler, speculator);
-                runner.generate_speculative(model, 0, prompt, both, options, on_event)?
-            }
-        })
-    }
-
-    pub(crate) fn save(&self, model: &Model, file: &Path, notes: &[u8]) -> Result<()> {
-        match self {
-            SingleRunner::Plain(runner) => runner.save(model, file, notes)?,
-            SingleRunner::Speculative(spec) => spec.runner.save(model, 0, file, notes)?,
-        }
-        Ok(())
-    }
-
-    pub(crate) fn memory(&self) -> Result<MemoryUsage> {
-        Ok(match self {
-            SingleRunner::Plain(runner) => runner.memory()?,
-            SingleRunner::Speculative(spec) => spec.runner.memory()?,
-        })
-    }
-
-    /// The counts of this runner's speculation.
-    pub(crate) fn stats(&self) -> Option<&SpecStats> {
-        match self {
-            SingleRunner::Plain(_) => None,
-            SingleRunner::Speculative(spec) => Some(spec.speculator.stats()),
-        }
-    }
+    });
+    Ok(Pool {
+        runner,
+        speculation,
+    })
 }
 
 /// The counts of speculation as one line for people.

@@ -204,6 +204,14 @@ pub enum KvErrorKind {
         /// The kind that the caller needs.
         wanted: &'static str,
     },
+    /// The kind of the cache does not have the operation.
+    #[error("a {kind} cache cannot {operation}")]
+    Unsupported {
+        /// The kind of the cache.
+        kind: &'static str,
+        /// The operation.
+        operation: &'static str,
+    },
     /// The sequence has a gap, so its rows cannot be saved.
     #[error(
         "sequence {seq} has no token at position {position}: only a sequence without gaps can be saved"

@@ -132,6 +132,11 @@ impl<K: Bookkeeping> CacheSession<K> {
         &self.key
     }
 
+    /// The name of the cache's kind.
+    pub fn kind(&self) -> &'static str {
+        self.entry.kind()
+    }
+
     /// Calls `read` with the bookkeeping. Only the session's verbs can change it, because they keep the bytes
     /// consistent.
     pub fn with<R>(&self, read: impl FnOnce(&K) -> R) -> Result<R, KvError> {

@@ -6,14 +6,11 @@
 //! cargo run --release -p kvark --example cache_policy -- path/to/model.gguf
 //! ```
 
-use kvark::Module;
 use kvark::backend::{Backend, CacheBuilderRegistry};
 use kvark::cache::{
     Bookkeeping, Cache, CacheConfig, CacheEntry, CacheRegistry, CacheSession, Cells, KvError,
-    SeqCache, Step, StepPlan,
+    OneSequence, SeqCache, Step, StepPlan,
 };
-use kvark::generate::generate;
-use kvark::inference::{MethodId, ModuleOptions, StepOutputs};
 use kvark::prelude::*;
 use std::io::Write;
 
@@ -95,91 +92,24 @@ impl Bookkeeping for SinkCache {
     }
 }
 
-/// A model bound to a cache with that policy. It implements `DecodeContext`, so `generate` runs on it as on a `Runner`.
-struct SinkRunner {
-    module: Module,
-    forward: MethodId,
-    session: CacheSession<SinkCache>,
-    tokens: Vec<u32>,
-    /// Tokens whose keys and values were computed: all, or all but a pending one.
-    fed: usize,
-    outputs: StepOutputs,
-}
+/// Tokens of a prefill step.
+const STEP: usize = 16;
 
-impl SinkRunner {
-    /// Tokens of a prefill step.
-    const STEP: usize = 16;
-
-    fn new(model: &Model, cpu: &Cpu, sinks: u32, recent: u32) -> Result<SinkRunner, Error> {
-        let capacity = sinks + recent + SinkRunner::STEP as u32;
-        let config = CacheConfig::new(capacity, model.facts().caches.clone());
-        let bytes = CacheBuilderRegistry::global().bytes(cpu.id(), &config)?;
-        let policy = SinkCache::new(&config, sinks, recent);
-        let entry = CacheEntry::new("sinks", Box::new(policy), bytes);
-        let (session, backend) = CacheSession::install(CacheRegistry::global(), entry, "sinks")?;
-        let options = ModuleOptions {
-            backend,
-            ..Default::default()
-        };
-        let module = Module::from_artifact(model.artifact(), cpu, &options)?;
-        Ok(SinkRunner {
-            forward: module.method("forward")?,
-            module,
-            session,
-            tokens: vec![],
-            fed: 0,
-            outputs: StepOutputs::default(),
-        })
-    }
-}
-
-impl DecodeContext for SinkRunner {
-    fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    fn append(&mut self, token: u32) {
-        self.tokens.push(token);
-    }
-
-    fn is_pending(&self) -> bool {
-        self.fed < self.tokens.len()
-    }
-
-    fn logits(&self) -> &[f32] {
-        match self.outputs.rows() {
-            0 => &[],
-            _ if self.is_pending() => &[],
-            _ => self.outputs.logits(0),
-        }
-    }
-
-    fn has_capacity(&self) -> Result<bool, RuntimeError> {
-        Ok(self.session.can_extend(1)?)
-    }
-
-    fn feed(
-        &mut self,
-        tokens: &[u32],
-        progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<bool, RuntimeError> {
-        let before = self.tokens.len();
-        let all = [&self.tokens[self.fed..], tokens].concat();
-        for chunk in all.chunks(SinkRunner::STEP) {
-            let mut step = Step::sequence(chunk, self.fed as u32);
-            step.want_last();
-            self.module
-                .run_step(self.forward, &step, &mut self.outputs)?;
-            self.tokens.truncate(self.fed);
-            self.tokens.extend(chunk);
-            self.fed = self.tokens.len();
-            let done = self.fed - before;
-            if !progress(done) && done < tokens.len() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
+/// A runner on a cache with that policy. Everything that runs on a `Runner` runs on it.
+fn sink_runner(model: &Model, cpu: &Cpu, sinks: u32, recent: u32) -> Result<Runner, Error> {
+    let capacity = sinks + recent + STEP as u32;
+    let config = CacheConfig::new(capacity, model.facts().caches.clone());
+    let bytes = CacheBuilderRegistry::global().bytes(cpu.id(), &config)?;
+    let policy = SinkCache::new(&config, sinks, recent);
+    let entry = CacheEntry::new("sinks", Box::new(policy), bytes);
+    let (session, binding) =
+        CacheSession::<SinkCache>::install(CacheRegistry::global(), entry, "sinks")?;
+    let options = RunnerOptions {
+        max_step_tokens: STEP,
+        ..Default::default()
+    };
+    let cache = Box::new(OneSequence(session));
+    Ok(Runner::with_cache(model, cpu, &options, cache, binding)?)
 }
 
 fn main() -> Result<(), Error> {
@@ -198,7 +128,7 @@ pub(crate) fn write_story(
     tokens: usize,
     out: &mut impl Write,
 ) -> Result<(String, u32), Error> {
-    let mut runner = SinkRunner::new(model, &Cpu::new()?, sinks, recent)?;
+    let mut runner = sink_runner(model, &Cpu::new()?, sinks, recent)?;
     let encode = EncodeOptions {
         bos: model.tokenizer()?.adds_bos(),
         ..Default::default()
@@ -215,8 +145,7 @@ pub(crate) fn write_story(
         ignore_eos: true,
         ..Default::default()
     };
-    let story = generate(
-        &mut runner,
+    let story = runner.generate(
         model,
         &prompt,
         &mut sampler,
@@ -226,11 +155,11 @@ pub(crate) fn write_story(
             GenerateEvent::PromptProgress(_) => true,
         },
     )?;
-    let held = runner.session.len()?;
+    let held = runner.batch().cells_used()? as u32;
     writeln!(
         out,
         "\n[{} tokens of context in {held} cells]",
-        runner.tokens.len()
+        runner.tokens().len()
     )?;
     Ok((story.text, held))
 }

@@ -48,10 +48,11 @@ pub mod generate {
     pub use ::backend::{RowOutputs, ScoredToken, Wanted, argmax, best_tokens};
     pub use ::kv::SeqId;
     pub use ::runtime::{
-        BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, DecodeContext,
-        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Generator, PausedGeneration,
-        PromptPrefix, Runner, RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle,
-        Timings, common_prefix_len, generate, sequence_breakers,
+        BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, FinishReason,
+        GenerateEvent, GenerateOptions, GenerateOutput, GeneratedToken, Generator, Owned,
+        PausedGeneration, PromptPrefix, Runner, RunnerOptions, Sampler, SamplerOptions, Score,
+        Sequence, SequenceHandle, Timings, TokenConstraint, TokenLogprobs, common_prefix_len,
+        generate, sequence_breakers,
     };
 }
 
@@ -67,9 +68,10 @@ pub mod speculative {
 /// on disk.
 pub mod engine {
     pub use ::runtime::{
-        CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
-        EventSink, GeneratedToken, Generation, MissReason, Request, RequestEvent, RequestHandle,
-        RequestOutput, SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
+        BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
+        EngineState, EventSink, GeneratedToken, Generation, MissReason, Request, RequestEvent,
+        RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo, TokenConstraint,
+        TokenLogprobs,
     };
 }
 
@@ -112,13 +114,14 @@ pub mod text {
 pub mod cache {
     pub use ::kv::metadata::MetadataValue;
     pub use ::kv::{
-        BackendOptions, Bookkeeping, Cache, CacheConfig, CacheEntry, CacheKey, CacheRegistry,
-        CacheSession, CacheState, CellRun, Cells, Compaction, Contiguous, GatherPlan, KvError,
-        KvErrorKind, KvLayout, KvStorage, LayerConfig, LayerLayout, LayerPlan, MAX_SEQUENCES,
-        NO_CELL, QuantGroup, QueryView, Restorable, RingPolicy, Role, ScatterIndex, ScatterStep,
-        SeqCache, SeqId, SequenceRows, SessionResult, SharedPrefix, Side, SideLayout, Step,
-        StepPlan, StepToken, Tree, TreeCache, Visibility, make_decode_session,
-        make_prefixed_session, make_scatter_session, make_seq_session, make_tree_session,
+        BackendOptions, Bookkeeping, Cache, CacheConfig, CacheEntry, CacheKey, CacheOperations,
+        CacheRegistry, CacheSession, CacheState, CellRun, Cells, Compaction, Contiguous,
+        GatherPlan, KvError, KvErrorKind, KvLayout, KvStorage, LayerConfig, LayerLayout, LayerPlan,
+        MAX_SEQUENCES, NO_CELL, OneSequence, QuantGroup, QueryView, Restorable, RingPolicy, Role,
+        ScatterIndex, ScatterStep, SeqCache, SeqId, SequenceRows, SessionResult, SharedPrefix,
+        Side, SideLayout, Step, StepPlan, StepToken, Tree, TreeCache, Visibility,
+        make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
+        make_tree_session,
     };
 }
 
@@ -171,8 +174,8 @@ pub mod graph {
 pub mod prelude {
     pub use crate::backend::Cpu;
     pub use crate::generate::{
-        BatchRunner, BatchToken, DecodeContext, FinishReason, GenerateEvent, GenerateOptions,
-        GenerateOutput, Generator, Runner, RunnerOptions, Sampler, SamplerOptions,
+        BatchRunner, BatchToken, FinishReason, GenerateEvent, GenerateOptions, GenerateOutput,
+        Generator, Runner, RunnerOptions, Sampler, SamplerOptions, Sequence,
     };
     pub use crate::model::Model;
     pub use crate::text::{ChatTemplate, EncodeOptions, Message, Tokenizer};

@@ -1,6 +1,9 @@
 //! A generation that goes on where the last one ended: two calls give the tokens of one, in every kind of sequence.
 
-use kvark::generate::{DecodeContext, GenerateOutput, Generator, SamplerOptions};
+mod common;
+
+use common::GenerateForms;
+use kvark::generate::{GenerateOutput, Generator, SamplerOptions};
 use kvark::prelude::*;
 use kvark::speculative::{SpecOptions, SpecType, Speculator, VerifyCosts};
 use std::path::Path;
@@ -209,7 +212,7 @@ fn branches_go_on_where_they_ended() {
             let mut branches = batch(&model);
             branches.sequence(0).feed(&prompt, &mut |_| true).unwrap();
             let mut lanes = vec![(0, Sampler::new(sampling.clone()))];
-            let first = branches.generate(&model, &mut lanes, &exactly(5), |_, _| true);
+            let first = branches.generate_lanes(&model, &mut lanes, &exactly(5), |_, _| true);
             assert_eq!(first.unwrap()[0].tokens, expect[..5]);
             let all = [&prompt[..], &expect[..5]].concat();
             assert_eq!(branches.tokens(0), all);
@@ -224,7 +227,7 @@ fn branches_go_on_where_they_ended() {
             assert_eq!(branches.tokens(3), &all[..all.len() - 1]);
             branches.remove(3).unwrap();
             let mut lanes: Vec<_> = (0..2).map(|seq| (seq, lanes[0].1.clone())).collect();
-            let rest = branches.generate(&model, &mut lanes, &exactly(7), |_, _| true);
+            let rest = branches.generate_lanes(&model, &mut lanes, &exactly(7), |_, _| true);
             for GenerateOutput { tokens, .. } in rest.unwrap() {
                 assert_eq!(tokens, expect[5..], "{name}");
             }
@@ -317,14 +320,14 @@ fn a_paused_generation_goes_on_after_the_sequence_was_read() {
     let prompt = tokens(9);
     for sampling in samplers() {
         let expect = whole(&model, &prompt, &sampling);
-        let mut sampler = Sampler::new(sampling);
+        let sampler = Sampler::new(sampling);
         let mut runner = runner(&model);
         let options = exactly(12);
-        let mut paused = Generator::new(&mut runner, &model, &prompt, &mut sampler, &options)
-            .map(Generator::pause);
+        let mut paused =
+            Generator::new(&mut runner, &model, &prompt, sampler, &options).map(Generator::pause);
         let mut lens = vec![];
         let output = loop {
-            let mut running = paused.unwrap().resume(&mut runner, &model, &mut sampler);
+            let mut running = paused.unwrap().resume(runner.batch(), &model);
             let event = running.next().transpose().unwrap();
             paused = Ok(running.pause());
             lens.push(runner.tokens().len());

@@ -7,7 +7,6 @@ mod common;
 
 use common::named_by;
 use kvark::cache::KvStorage;
-use kvark::generate::DecodeContext;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions, RuntimeErrorKind};
 use std::path::Path;

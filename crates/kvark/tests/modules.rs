@@ -1,6 +1,9 @@
 //! Modules and their caches: a module without a cache, one with the cache of another model, two models in one process, and
 //! the generation loop on many sequences.
 
+mod common;
+
+use common::GenerateForms;
 use kvark::cache::{CacheConfig, make_decode_session};
 use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
 use kvark::inference::ModuleOptions;
@@ -126,15 +129,14 @@ fn branches_generate_what_each_generates_alone() {
         ..runner_options()
     };
     let mut branches = BatchRunner::new(&model, &Cpu::new().unwrap(), &many).unwrap();
-    kvark::generate::DecodeContext::feed(&mut branches.sequence(0), &prompt, &mut |_| true)
-        .unwrap();
+    branches.sequence(0).feed(&prompt, |_| true).unwrap();
     for id in 1..5 {
         branches.fork(0, id).unwrap();
     }
     let mut each: Vec<(u32, Sampler)> = (0..5).map(|id| (id, sampler(id))).collect();
     let mut shown = [0; 5];
     let found = branches
-        .generate(&model, &mut each, &options, |id, _| {
+        .generate_lanes(&model, &mut each, &options, |id, _| {
             shown[id as usize] += 1;
             true
         })
@@ -172,13 +174,10 @@ fn branches_shift_a_full_context_or_end() {
             branches.enable_context_shift(2).unwrap();
         }
         for id in 0..2 {
-            kvark::generate::DecodeContext::feed(&mut branches.sequence(id), &prompt, &mut |_| {
-                true
-            })
-            .unwrap();
+            branches.sequence(id).feed(&prompt, |_| true).unwrap();
         }
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
-        let found = branches.generate(&model, &mut each, &options, |_, _| true);
+        let found = branches.generate_lanes(&model, &mut each, &options, |_, _| true);
         let found = found.unwrap();
         let expect = match shifts {
             true => (40, FinishReason::Length),
@@ -191,7 +190,7 @@ fn branches_shift_a_full_context_or_end() {
         // A cancellation ends all sequences.
         let mut each = vec![(0, sampler(0)), (1, sampler(0))];
         if shifts {
-            let found = branches.generate(&model, &mut each, &options, |id, _| id == 0);
+            let found = branches.generate_lanes(&model, &mut each, &options, |id, _| id == 0);
             assert!(
                 found
                     .unwrap()

@@ -7,7 +7,7 @@ use graph::{Data, Value};
 use import::gguf::{Gguf, GgufTensor};
 use import::{Artifact, ImportOptions, ModelFile};
 use kv::{CacheConfig, CacheSession, Contiguous, KvStorage, RingPolicy, make_decode_session};
-use kvark::generate::DecodeContext;
+use kvark::generate::SequenceHandle;
 use kvark::snapshot::Snapshot;
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use runtime::{Module, ModuleOptions};
@@ -223,7 +223,8 @@ fn runner_options(storage: &str, context: usize) -> RunnerOptions {
 }
 
 /// The bits of the logits after each of these tokens; shifts the context when it is full.
-fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
+fn bits<'a>(sequence: impl Into<SequenceHandle<'a>>, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut sequence = sequence.into();
     let mut next = |token: &u32| {
         assert!(sequence.ensure_capacity().unwrap());
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());

@@ -1,7 +1,7 @@
 //! A restored sequence continues with the same bits as one that was never saved.
 
 use kvark::cache::KvStorage;
-use kvark::generate::DecodeContext;
+use kvark::generate::SequenceHandle;
 use kvark::snapshot::Snapshot;
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ fn runner(model: &Model, runner_options: &RunnerOptions) -> Runner {
 }
 
 /// The bits of the logits after each of these tokens.
-fn bits(sequence: &mut impl DecodeContext, tokens: &[u32]) -> Vec<Vec<u32>> {
+fn bits<'a>(sequence: impl Into<SequenceHandle<'a>>, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut sequence = sequence.into();
     let mut next = |token: &u32| {
         assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
         sequence.logits().iter().map(|x| x.to_bits()).collect()

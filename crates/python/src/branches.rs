@@ -5,7 +5,8 @@ use crate::interrupt::interruptible;
 use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::GenerationOptions;
 use crate::result::GenerationResult;
-use kvark::generate::{BatchToken, DecodeContext, Sampler, SamplerOptions, SeqId};
+use crate::speculation::Speculation;
+use kvark::generate::{BatchToken, SeqId};
 use kvark::{BatchRunner, RunnerOptions};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -18,6 +19,9 @@ struct Pool {
     /// The sequences that branches hold, each with the number of its branch: numbers of sequences are used again.
     live: Vec<(SeqId, u64)>,
     next_branch: u64,
+    /// The most branches of a step.
+    sequences: usize,
+    speculation: Speculation,
 }
 
 /// Sequences of one model that share cells.
@@ -77,14 +81,16 @@ impl Branches {
     ) -> Result<Branches> {
         let options = RunnerOptions {
             pool_cells: cells,
-            max_logit_rows: sequences.max(1),
             ..model.runner.clone()
         };
-        let runner = BatchRunner::new(&model.model, &*model.backend, &options)?;
+        let (backend, sequences) = (&*model.backend, sequences.max(1));
+        let runner = BatchRunner::with_trees(&model.model, backend, &options, sequences, 0, 0)?;
         let pool = Pool {
             runner,
             live: vec![],
             next_branch: 0,
+            sequences: sequences.max(1),
+            speculation: Speculation::default(),
         };
         Ok(Branches {
             model,
@@ -145,7 +151,7 @@ impl Branches {
     /// plus its index.
     ///
     /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
-    /// presence_penalty, repeat_last_n, seed, logit_bias.
+    /// presence_penalty, repeat_last_n, seed, logit_bias; json_schema, regex, grammar (GBNF) or lark; logprobs; speculation.
     #[pyo3(signature = (branches, **options))]
     fn generate(
         &self,
@@ -154,26 +160,23 @@ impl Branches {
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Vec<GenerationResult>> {
         let options = GenerationOptions::read(&self.model.model, options)?;
-        options.check_engine_only("branches")?;
+        options.check_no_tools("branches")?;
         let sequences = self.sequences(&branches)?;
         let (model, pool) = (self.model.clone(), self.pool.clone());
         let outputs = interruptible(py, move |cancel| {
             let pool = &mut *lock(&pool);
             sequences.iter().try_for_each(|seq| pool.check(*seq))?;
-            let sampler = |(index, (seq, _)): (usize, &(SeqId, u64))| {
-                let sampling = SamplerOptions {
-                    seed: options.sampling.seed.wrapping_add(index as u64),
-                    ..options.sampling.clone()
-                };
-                (*seq, Sampler::new(sampling))
-            };
-            let mut lanes: Vec<_> = sequences.iter().enumerate().map(sampler).collect();
-            let generated =
-                pool.runner
-                    .generate(&model.model, &mut lanes, &options.options, |_, _| {
-                        !cancel.is_set()
-                    });
-            Ok(generated?)
+            let mut lanes = vec![];
+            for (index, (seq, _)) in (0..).zip(&sequences) {
+                let seed = options.sampling.seed.wrapping_add(index);
+                let runner = (&mut pool.runner, pool.sequences);
+                let made = pool
+                    .speculation
+                    .sequence(&model, runner, *seq, vec![], &options, seed);
+                lanes.push(made?);
+            }
+            let runner = &mut pool.runner;
+            Ok(runner.generate(&model.model, lanes, |_, _| !cancel.is_set())?)
         })?;
         Ok(outputs.into_iter().map(GenerationResult::from).collect())
     }
@@ -274,7 +277,7 @@ impl Branch {
         let logits = with(py, &self.pool, |pool| {
             pool.check(self.id())?;
             if pool.runner.is_pending(self.seq) {
-                pool.runner.sequence(self.seq).feed(&[], &mut |_| true)?;
+                pool.runner.sequence(self.seq).feed(&[], |_| true)?;
             }
             Ok(pool.runner.logits(self.seq).to_vec())
         })?;
@@ -351,7 +354,7 @@ impl Branch {
             let pool = &mut *lock(&pool);
             pool.check(id)?;
             let mut sequence = pool.runner.sequence(id.0);
-            sequence.feed(&tokens, &mut |_| !cancel.is_set())?;
+            sequence.feed(&tokens, |_| !cancel.is_set())?;
             Ok(())
         })
     }

@@ -17,6 +17,7 @@ mod options;
 mod request;
 mod result;
 mod session;
+mod speculation;
 
 #[pyo3::pymodule]
 mod _kvark {

@@ -69,17 +69,23 @@ impl Loaded {
             preallocate: true,
             ..self.runner.clone()
         };
-        let draft = self.draft.as_ref().map(|draft| {
-            Drafter::new(draft, &self.model, &*self.backend, &self.runner, self.slots)
-        });
         let scheduler = SchedulerOptions {
             slots: self.slots,
             queue: usize::MAX,
-            draft: draft.transpose()?,
+            draft: self.drafter(self.slots)?,
             ..SchedulerOptions::default()
         };
         let engine = Engine::start(self.model.clone(), &*self.backend, &runner, &scheduler);
         Ok(engine?)
+    }
+
+    /// The draft for up to this many sequences, if the model was opened with one.
+    pub(crate) fn drafter(&self, sequences: usize) -> Result<Option<Drafter>> {
+        let (target, backend) = (&self.model, &*self.backend);
+        let draft = self.draft.as_ref();
+        let loaded =
+            draft.map(|draft| Drafter::new(draft, target, backend, &self.runner, sequences));
+        Ok(loaded.transpose()?)
     }
 
     /// The compiler of grammars, made on first use.

@@ -92,11 +92,17 @@ impl Model {
         })
     }
 
-    /// A new sequence; after a frozen prefix, if one is given.
-    #[pyo3(signature = (prefix=None))]
-    fn session(&self, py: Python<'_>, prefix: Option<Py<Prefix>>) -> Result<Session> {
+    /// A new sequence; after a frozen prefix, if one is given. `cache` is the kind of its cache: "contiguous", "cells" or "tree".
+    #[pyo3(signature = (prefix=None, *, cache=None))]
+    fn session(
+        &self,
+        py: Python<'_>,
+        prefix: Option<Py<Prefix>>,
+        cache: Option<&str>,
+    ) -> Result<Session> {
         let model = self.loaded()?;
-        py.detach(|| Session::new(model, prefix.as_ref().map(|prefix| &prefix.get().prefix)))
+        let prefix = prefix.as_ref().map(|prefix| &prefix.get().prefix);
+        py.detach(|| Session::new(model, prefix, cache))
     }
 
     /// Several sequences in one pool of cells, which fork and step together.

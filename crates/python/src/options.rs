@@ -175,22 +175,6 @@ impl GenerationOptions {
         }
     }
 
-    /// Refuses the options that only the engine of `Model.generate` and `Model.chat` has.
-    pub(crate) fn check_engine_only(&self, what: &str) -> Result<()> {
-        self.check_no_tools(what)?;
-        let given = [
-            ("grammar", self.grammar.is_some()),
-            ("logprobs", self.logprobs.is_some()),
-            ("speculation", self.speculation.is_some()),
-        ];
-        match given.into_iter().find(|(_, given)| *given) {
-            None => Ok(()),
-            Some((name, _)) => Err(Error::argument(format!(
-                "{what} take no {name}; Model.generate and Model.chat do"
-            ))),
-        }
-    }
-
     fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> Result<()> {
         let sampling = &mut self.sampling;
         match name {

@@ -6,8 +6,8 @@ use crate::interrupt::wait;
 use crate::loaded::{Loaded, lock};
 use crate::options::GenerationOptions;
 use crate::result::GenerationResult;
-use kvark::engine::{Request, RequestEvent, RequestHandle, TokenLogprobs};
-use kvark::generate::{FinishReason, GenerateOutput, SamplerOptions, Timings};
+use kvark::engine::{Request, RequestEvent, RequestHandle};
+use kvark::generate::{FinishReason, GenerateOutput, SamplerOptions, Timings, TokenLogprobs};
 use kvark::text::tools::{ToolFormat, ToolParser};
 use pyo3::prelude::*;
 use serde_json::Value as Json;
@@ -93,8 +93,11 @@ impl RequestSource {
         let result = GenerationResult::from(GenerateOutput {
             tokens: output.tokens,
             text: output.text,
+            logprobs: vec![],
             finish,
+            stop_string: None,
             timings,
+            speculation: None,
         });
         let logprobs = self.with_logprobs.then_some(output.logprobs);
         Event::Finished(result.with_logprobs(logprobs).with_tool_calls(calls))

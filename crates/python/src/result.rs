@@ -52,12 +52,14 @@ impl From<Timings> for TimingsOf {
 
 impl From<GenerateOutput> for GenerationResult {
     fn from(output: GenerateOutput) -> GenerationResult {
+        let logprobs = output.tokens.iter().copied().zip(output.logprobs);
+        let logprobs: Vec<_> = logprobs.collect();
         GenerationResult {
             text: output.text,
-            tokens: output.tokens,
             finish_reason: output.finish.name().to_owned(),
             timings: output.timings.into(),
-            logprobs: None,
+            logprobs: (!logprobs.is_empty()).then_some(logprobs),
+            tokens: output.tokens,
             tool_calls: vec![],
         }
     }

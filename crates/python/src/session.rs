@@ -5,9 +5,12 @@ use crate::generation::{Event, Generation, Source};
 use crate::interrupt::{Cancel, interruptible};
 use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::GenerationOptions;
-use kvark::Runner;
-use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix, Sampler};
+use crate::speculation::Speculation;
+use kvark::BatchRunner;
+use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix};
+use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
+use kvark::speculative::SpecOptions;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -48,20 +51,21 @@ pub struct Session {
 struct Sequence {
     model: Arc<Loaded>,
     /// `None` after the session was closed.
-    runner: Mutex<Option<Runner>>,
+    runner: Mutex<Option<BatchRunner>>,
+    speculation: Mutex<Speculation>,
     /// The number of operations that changed the tokens. Each of them ends the generation that ran.
     operation: AtomicU64,
 }
 
 impl Sequence {
     /// Calls `work` with the runner.
-    fn with<T>(&self, work: impl FnOnce(&mut Runner) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, work: impl FnOnce(&mut BatchRunner) -> Result<T>) -> Result<T> {
         let mut place = lock(&self.runner);
         work(place.as_mut().ok_or_else(|| Error::closed("session"))?)
     }
 
     /// Calls `work`, which changes the tokens, with the runner. A generation that runs ends.
-    fn change<T>(&self, work: impl FnOnce(&mut Runner) -> Result<T>) -> Result<T> {
+    fn change<T>(&self, work: impl FnOnce(&mut BatchRunner) -> Result<T>) -> Result<T> {
         self.with(|runner| {
             self.operation.fetch_add(1, Ordering::Relaxed);
             work(runner)
@@ -70,16 +74,41 @@ impl Sequence {
 }
 
 impl Session {
-    pub(crate) fn new(model: Arc<Loaded>, prefix: Option<&PromptPrefix>) -> Result<Session> {
+    /// A session on a cache of the named kind, or after a prefix, whose cache is contiguous.
+    pub(crate) fn new(
+        model: Arc<Loaded>,
+        prefix: Option<&PromptPrefix>,
+        cache: Option<&str>,
+    ) -> Result<Session> {
         let (backend, options) = (&*model.backend, &model.runner);
+        let kind = match cache {
+            None | Some("contiguous") => CacheKind::Contiguous,
+            Some("cells") => CacheKind::Cells { sequences: 1 },
+            Some("tree") => CacheKind::Tree,
+            Some(other) => {
+                return Err(Error::argument(format!(
+                    "cache must be \"contiguous\", \"cells\" or \"tree\", not {other:?}"
+                )));
+            }
+        };
+        let candidates = match kind {
+            CacheKind::Contiguous => 0,
+            _ => SpecOptions::default().max_candidates,
+        };
         let runner = match prefix {
-            Some(prefix) => Runner::with_prefix(prefix, &model.model, backend, options)?,
-            None => Runner::new(&model.model, backend, options)?,
+            Some(_) if kind != CacheKind::Contiguous => {
+                return Err(Error::argument(
+                    "a session after a prefix has a contiguous cache",
+                ));
+            }
+            Some(prefix) => BatchRunner::with_prefix(prefix, &model.model, backend, options)?,
+            None => BatchRunner::with_cache_kind(&model.model, backend, options, kind, candidates)?,
         };
         Ok(Session {
             sequence: Arc::new(Sequence {
                 model,
                 runner: Mutex::new(Some(runner)),
+                speculation: Mutex::default(),
                 operation: AtomicU64::new(0),
             }),
         })
@@ -100,7 +129,7 @@ impl Session {
         let work = move |cancel: &Cancel| {
             let mut raised = None;
             sequence.change(|runner| {
-                Ok(runner.feed(&tokens, |done| {
+                Ok(runner.sequence(0).feed(&tokens, |done| {
                     if let Some(progress) = &progress {
                         raised = Python::attach(|py| progress.call1(py, (done,))).err();
                     }
@@ -122,10 +151,10 @@ impl Session {
         let sequence = &self.sequence;
         let logits = py.detach(|| {
             sequence.with(|runner| {
-                if runner.is_pending() {
-                    runner.feed(&[], |_| true)?;
+                if runner.is_pending(0) {
+                    runner.sequence(0).feed(&[], |_| true)?;
                 }
-                Ok(runner.logits().to_vec())
+                Ok(runner.logits(0).to_vec())
             })
         })?;
         Ok(PyArray1::from_vec(py, logits))
@@ -142,7 +171,7 @@ impl Session {
         let rows = interruptible(py, move |cancel| {
             let mut rows = Vec::new();
             sequence.change(|runner| {
-                Ok(runner.feed_all_logits(&tokens, |_, logits| {
+                Ok(runner.sequence(0).feed_all_logits(&tokens, |_, logits| {
                     rows.extend_from_slice(logits);
                     !cancel.is_set()
                 })?)
@@ -157,7 +186,8 @@ impl Session {
     /// text. It computes what is asked for, and ends when another call changes the session.
     ///
     /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
-    /// presence_penalty, repeat_last_n, seed, logit_bias.
+    /// presence_penalty, repeat_last_n, seed, logit_bias; json_schema, regex, grammar (GBNF) or lark; logprobs; speculation, on a
+    /// cache of cells or a tree.
     #[pyo3(signature = (prompt=None, *, progress=None, **options))]
     fn generate(
         &self,
@@ -172,17 +202,19 @@ impl Session {
             None => vec![],
         };
         let options = GenerationOptions::read(self.model(), options)?;
-        options.check_engine_only("sessions")?;
+        options.check_no_tools("sessions")?;
         py.detach(|| {
-            let mut sampler = Sampler::new(options.sampling.clone());
-            let limits = &options.options;
             let paused = sequence.change(|runner| {
-                let model = &sequence.model.model;
-                Ok(Generator::new(runner, model, &tokens, &mut sampler, limits)?.pause())
+                let loaded = &*sequence.model;
+                let seed = options.sampling.seed;
+                let mut speculation = lock(&sequence.speculation);
+                let own =
+                    speculation.sequence(loaded, (&mut *runner, 1), 0, tokens, &options, seed)?;
+                Ok(Generator::of(runner, &loaded.model, vec![own])?.pause())
             })?;
             let source = SessionSource {
                 operation: sequence.operation.load(Ordering::Relaxed),
-                run: Arc::new(Mutex::new(Some((paused, sampler)))),
+                run: Arc::new(Mutex::new(Some(paused))),
                 cancel: Cancel::default(),
                 begun: Mutex::new(false),
                 sequence,
@@ -193,7 +225,7 @@ impl Session {
 
     /// Removes all tokens after the first `length`.
     fn rewind(&self, py: Python<'_>, length: usize) -> Result<()> {
-        py.detach(|| self.sequence.change(|runner| Ok(runner.rewind(length)?)))
+        py.detach(|| self.sequence.change(|runner| Ok(runner.rewind(0, length)?)))
     }
 
     /// Freezes the tokens into a prefix that other sessions can start from. This session continues after it.
@@ -211,10 +243,10 @@ impl Session {
         py.detach(|| {
             sequence.with(|runner| {
                 // A file has keys and values of all its tokens.
-                if runner.is_pending() {
-                    runner.feed(&[], |_| true)?;
+                if runner.is_pending(0) {
+                    runner.sequence(0).feed(&[], |_| true)?;
                 }
-                Ok(runner.save(model, &path, &notes)?)
+                Ok(runner.save(model, 0, &path, &notes)?)
             })
         })
     }
@@ -225,7 +257,7 @@ impl Session {
         py.detach(|| {
             sequence.change(|runner| {
                 let snapshot = Snapshot::open(&path).map_err(kvark::RuntimeError::from)?;
-                runner.restore(model, &snapshot, snapshot.tokens().len())?;
+                runner.restore(model, 0, &snapshot)?;
                 Ok(snapshot.notes().to_vec())
             })
         })
@@ -235,7 +267,7 @@ impl Session {
     #[getter]
     fn tokens(&self, py: Python<'_>) -> Result<Vec<u32>> {
         let sequence = &self.sequence;
-        py.detach(|| sequence.with(|runner| Ok(runner.tokens().to_vec())))
+        py.detach(|| sequence.with(|runner| Ok(runner.tokens(0).to_vec())))
     }
 
     /// The largest number of tokens.
@@ -270,7 +302,7 @@ impl Session {
     }
 
     fn __len__(&self, py: Python<'_>) -> Result<usize> {
-        py.detach(|| self.sequence.with(|runner| Ok(runner.tokens().len())))
+        py.detach(|| self.sequence.with(|runner| Ok(runner.tokens(0).len())))
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -279,7 +311,7 @@ impl Session {
         py.detach(|| match &*lock(&sequence.runner) {
             Some(runner) => format!(
                 "Session({name:?}, {} of {} tokens)",
-                runner.tokens().len(),
+                runner.tokens(0).len(),
                 runner.capacity().unwrap_or_default()
             ),
             None => format!("Session({name:?}, closed)"),
@@ -291,7 +323,7 @@ impl Session {
 /// the caller has seen.
 struct SessionSource {
     sequence: Arc<Sequence>,
-    run: Arc<Mutex<Option<(PausedGeneration, Sampler)>>>,
+    run: Arc<Mutex<Option<PausedGeneration<'static>>>>,
     /// The operation that started it; a later one ends it.
     operation: u64,
     cancel: Cancel,
@@ -330,18 +362,18 @@ impl Source for SessionSource {
 /// Computes the next event of a generation.
 fn step(
     sequence: &Sequence,
-    run: &Mutex<Option<(PausedGeneration, Sampler)>>,
+    run: &Mutex<Option<PausedGeneration<'static>>>,
     operation: u64,
     cancel: &Cancel,
 ) -> Result<Event> {
     let mut place = lock(&sequence.runner);
     let mut run = lock(run);
-    let (paused, mut sampler) = run.take().ok_or_else(|| Error::closed("generation"))?;
+    let paused = run.take().ok_or_else(|| Error::closed("generation"))?;
     let current = sequence.operation.load(Ordering::Relaxed) == operation;
     let Some(runner) = place.as_mut().filter(|_| current && !cancel.is_set()) else {
         return Ok(Event::Finished(paused.finish().into()));
     };
-    let mut generator = paused.resume(runner, &sequence.model.model, &mut sampler);
+    let mut generator = paused.resume(runner, &sequence.model.model);
     let event = generator.next().transpose()?;
     let paused = generator.pause();
     let event = match event {
@@ -349,6 +381,6 @@ fn step(
         Some(GenerateEvent::PromptProgress(done)) => Event::Progress(done),
         Some(GenerateEvent::Text(text)) => Event::Text(text),
     };
-    *run = Some((paused, sampler));
+    *run = Some(paused);
     Ok(event)
 }

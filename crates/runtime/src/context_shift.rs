@@ -3,7 +3,7 @@
 use crate::RuntimeError;
 use backend::KeyRotations;
 use graph::Graph;
-use kv::{Bookkeeping, CacheSession, Restorable, SeqId};
+use kv::{CacheOperations, SeqId};
 
 /// A context shift: the tokens that were dropped from a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl ContextShift {
     }
 }
 
-/// Shifts the sequences of a session.
+/// Shifts the sequences of a cache.
 pub(crate) struct ContextShifter {
     rotations: KeyRotations,
     keep: usize,
@@ -48,19 +48,19 @@ impl ContextShifter {
 
     /// Drops the older half of the tokens after those to keep, of a sequence of `len` tokens, or fewer if ring layers
     /// would lose rows of their window. Returns `None` if nothing can be dropped.
-    pub(crate) fn shift<K: Bookkeeping + Restorable>(
+    pub(crate) fn shift(
         &self,
-        session: &CacheSession<K>,
+        cache: &dyn CacheOperations,
         seq: SeqId,
         len: usize,
     ) -> Result<Option<ContextShift>, RuntimeError> {
         let keep = self.keep.min(len);
         let half = (len - keep).div_ceil(2);
-        let dropped = half.min(session.max_shift(seq, keep as u32)? as usize);
+        let dropped = half.min(cache.max_shift(seq, keep as u32)? as usize);
         if dropped == 0 {
             return Ok(None);
         }
-        session.shift(seq, keep as u32, dropped as u32, |shift, bytes| {
+        cache.shift(seq, keep as u32, dropped as u32, &mut |shift, bytes| {
             self.rotations.shift(shift, bytes)
         })?;
         Ok(Some(ContextShift { keep, dropped }))

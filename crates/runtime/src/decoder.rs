@@ -66,6 +66,11 @@ impl Decoder {
         check_token_ids(ids, self.vocab)
     }
 
+    /// The number of tokens in the vocabulary.
+    pub(crate) fn vocab_size(&self) -> usize {
+        self.vocab
+    }
+
     /// The maximum number of tokens in a step.
     pub(crate) fn max_step_tokens(&self) -> usize {
         self.options.max_tokens

@@ -1,5 +1,6 @@
 //! `IncrementalDetokenizer`: converts sampled tokens to text as they arrive.
 
+use crate::decode::TokenLogprobs;
 use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
 use crate::stop::StopFilter;
 use text::{TokenKind, Tokenizer, Utf8Stream};
@@ -28,8 +29,11 @@ impl IncrementalDetokenizer {
             generated: GenerateOutput {
                 tokens: vec![],
                 text: String::new(),
+                logprobs: vec![],
                 finish: FinishReason::Interrupted,
+                stop_string: None,
                 timings: Timings::default(),
+                speculation: None,
             },
         }
     }
@@ -39,9 +43,9 @@ impl IncrementalDetokenizer {
         &self.history
     }
 
-    /// The stop string that was found.
-    pub(crate) fn stop_string(&self) -> Option<&str> {
-        self.stop.found()
+    /// Puts the tokens that a sequence holds before its history.
+    pub(crate) fn prepend(&mut self, tokens: &[u32]) {
+        self.history.splice(..0, tokens.iter().copied());
     }
 
     /// The maximum number of tokens.
@@ -60,8 +64,10 @@ impl IncrementalDetokenizer {
         &mut self,
         tokenizer: Option<&Tokenizer>,
         token: u32,
+        logprobs: Option<TokenLogprobs>,
     ) -> (String, Option<FinishReason>) {
         self.generated.tokens.push(token);
+        self.generated.logprobs.extend(logprobs);
         self.history.push(token);
         if tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
             return (String::new(), Some(FinishReason::Stop));
@@ -81,21 +87,15 @@ impl IncrementalDetokenizer {
         (text, end)
     }
 
-    /// Ends the generation. Calls `show` with the pending text.
-    pub(crate) fn finish(
-        mut self,
-        finish: FinishReason,
-        show: impl FnOnce(&str),
-    ) -> GenerateOutput {
+    /// Ends the generation. Returns its output, and the text of it that was pending.
+    pub(crate) fn finish(mut self, finish: FinishReason) -> (GenerateOutput, String) {
         let (mut rest, found) = self.stop.push(&self.utf8.finish());
+        self.generated.stop_string = self.stop.found().map(str::to_owned);
         if !found {
             rest.push_str(&self.stop.finish());
         }
-        if !rest.is_empty() {
-            self.generated.text.push_str(&rest);
-            show(&rest);
-        }
+        self.generated.text.push_str(&rest);
         self.generated.finish = finish;
-        self.generated
+        (self.generated, rest)
     }
 }

@@ -1,5 +1,7 @@
 //! Options, events and the result of a generation.
 
+use crate::decode::TokenLogprobs;
+use crate::speculative::SpecStats;
 use std::time::Duration;
 
 /// The conditions that end a generation.
@@ -92,15 +94,14 @@ pub struct GenerateOutput {
     pub tokens: Vec<u32>,
     /// Their text, without stop string and end-of-generation token.
     pub text: String,
+    /// The log-probabilities of the tokens, if they were asked for.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish: FinishReason,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
     /// How long it took.
     pub timings: Timings,
-}
-
-impl GenerateOutput {
-    /// The number of tokens that a request decoded: the first one is sampled from the outputs of its prompt.
-    pub(crate) fn decoded(&self) -> usize {
-        self.tokens.len().saturating_sub(1)
-    }
+    /// The counts of its speculation so far, if it speculates.
+    pub speculation: Option<SpecStats>,
 }

@@ -1,330 +1,325 @@
-//! `Generator`: a generation whose events the caller pulls.
+//! `Generator`: runs the steps of sequences on the caller's thread.
 
-use crate::detokenizer::IncrementalDetokenizer;
-use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
-use crate::lane::{DecodeContext, Lane};
-use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::Wanted;
+use crate::batch_runner::{BatchRunner, SequenceHandle};
+use crate::decode::{DecodeStep, MaskWorker, Owned, Sequence, StepEvent};
+use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput};
+use crate::{Model, RuntimeError, Sampler};
+use kv::SeqId;
 use std::collections::VecDeque;
 use std::time::Instant;
 
 /// A generation whose events the caller pulls: an iterator over prompt progress and text.
 ///
-/// A call of `next` computes at most one chunk of the prompt, or one decode. The generated tokens stay in the sequence. The last
-/// one is pending ([`DecodeContext`]): it is fed by whoever continues the sequence. [`finish`](Generator::finish) returns the
-/// whole output, [`pause`](Generator::pause) leaves the sequence to the caller for a while.
-pub struct Generator<'a> {
-    state: State<'a>,
-    /// Events that are computed but not yet pulled.
-    events: VecDeque<GenerateEvent>,
+/// A call of `next` computes at most one step: a chunk of the prompt, or a decode. The generated tokens stay in the sequences. The
+/// last one of each is pending ([`SequenceHandle`]): it is fed by whoever continues the sequence. [`finish`](Generator::finish)
+/// returns the whole output, [`pause`](Generator::pause) leaves the runner to the caller for a while.
+pub struct Generator<'r, 's> {
+    runner: &'r mut BatchRunner,
+    model: &'r Model,
+    state: PausedGeneration<'s>,
 }
 
-struct State<'a> {
-    decode: Box<dyn Decode + 'a>,
-    /// `None` after the end.
-    lane: Option<Lane<'a>>,
-    /// Set at the end.
-    output: Option<GenerateOutput>,
-    prompt: Vec<u32>,
-    /// Tokens of the prompt in the cache.
-    fed: usize,
-    timings: Timings,
+/// A generation between two steps, without its runner: [`Generator::pause`] makes it.
+///
+/// The caller may read the sequences before it resumes the generation, and must not change them.
+pub struct PausedGeneration<'a> {
+    sequences: Vec<Lane<'a>>,
+    /// Events that are computed but not yet pulled.
+    events: VecDeque<(SeqId, GenerateEvent)>,
+    masks: MaskWorker,
+}
+
+enum Lane<'a> {
+    Running(Box<Sequence<'a>>),
+    Ended(Box<GenerateOutput>),
+    /// While a running one becomes an ended one.
+    Ending,
 }
 
 /// Receives events as they are computed. Returns false to end the generation.
-pub(crate) type Sink<'a> = dyn FnMut(GenerateEvent) -> bool + 'a;
+type Sink<'s> = dyn FnMut(SeqId, GenerateEvent) -> bool + 's;
 
-/// The forwards of a generation: plain decoding, or rounds of speculation.
-pub(crate) trait Decode {
-    /// The number of tokens of the prompt to feed before the first round.
-    fn prompt_len(&self, prompt: &[u32]) -> usize;
-    /// Feeds the first chunk of these tokens. Returns its length.
-    fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError>;
-    /// Feeds the last token and samples the next one, or several. Sets the lane's `finish` at the end, also if `on_event`
-    /// returns false.
-    fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError>;
-}
-
-/// Feeds the first chunk of these tokens to a sequence. Returns its length.
-pub(crate) fn feed_chunk(
-    sequence: &mut impl DecodeContext,
-    tokens: &[u32],
-    wanted: Wanted,
-) -> Result<usize, RuntimeError> {
-    let mut fed = 0;
-    sequence.feed_wanted(tokens, wanted, &mut |done| {
-        fed = done;
-        false
-    })?;
-    Ok(fed)
-}
-
-impl<'a> Generator<'a> {
+impl<'r, 's> Generator<'r, 's> {
     /// Appends `prompt` to a sequence and generates a continuation. Nothing is computed before the first `next`.
     ///
     /// # Errors
-    /// `EmptyPrompt` if there is no prompt and the sequence has neither a pending token nor outputs to sample from.
+    /// Those of [`of`](Generator::of).
     pub fn new(
-        sequence: &'a mut impl DecodeContext,
-        model: &'a Model,
+        sequence: impl Into<SequenceHandle<'r>>,
+        model: &'r Model,
         prompt: &[u32],
-        sampler: &'a mut Sampler,
+        sampler: impl Into<Owned<'s, Sampler>>,
         options: &GenerateOptions,
-    ) -> Result<Generator<'a>, RuntimeError> {
-        let wanted = sampler.wanted();
-        let holds = |sequence: &_| can_sample(sequence, wanted, model);
-        if prompt.is_empty() && !holds(sequence) {
-            return Err(RuntimeErrorKind::EmptyPrompt.into());
-        }
-        let history = sequence.tokens().iter().chain(prompt);
-        let detokenizer = IncrementalDetokenizer::new(options.clone(), history);
-        let lane = Lane::new(0, sampler, model, detokenizer);
-        let decode = Box::new(PlainDecode { sequence, wanted });
-        Ok(Generator::with(decode, lane, prompt))
+    ) -> Result<Generator<'r, 's>, RuntimeError> {
+        let SequenceHandle { runner, seq } = sequence.into();
+        let sequence = Sequence::new(seq, prompt, sampler, options);
+        Generator::of(runner, model, vec![sequence])
     }
 
-    /// Ends the borrow of the sequence without ending the generation.
-    pub fn pause(self) -> PausedGeneration {
-        let State {
-            lane,
-            output,
-            prompt,
-            fed,
-            timings,
-            ..
-        } = self.state;
-        PausedGeneration {
-            lane: lane.map(|lane| (lane.detokenizer, lane.decoded)),
-            output,
-            prompt,
-            fed,
-            timings,
-            events: self.events,
+    /// Generates on several sequences of a runner, one forward for all in each step. Nothing is computed before the first `next`.
+    ///
+    /// # Errors
+    /// `EmptyPrompt` if a sequence has no prompt and neither a pending token nor outputs to sample from, `InvalidOptions` if it
+    /// speculates and the runner cannot.
+    pub fn of(
+        runner: &'r mut BatchRunner,
+        model: &'r Model,
+        mut sequences: Vec<Sequence<'s>>,
+    ) -> Result<Generator<'r, 's>, RuntimeError> {
+        for sequence in &mut sequences {
+            sequence.begin(runner)?;
         }
-    }
-
-    pub(crate) fn with(
-        decode: Box<dyn Decode + 'a>,
-        lane: Lane<'a>,
-        prompt: &[u32],
-    ) -> Generator<'a> {
-        Generator {
-            state: State {
-                decode,
-                lane: Some(lane),
-                output: None,
-                prompt: prompt.to_vec(),
-                fed: 0,
-                timings: Timings::default(),
-            },
+        let sequences = sequences.into_iter();
+        let state = PausedGeneration {
+            sequences: sequences.map(|s| Lane::Running(Box::new(s))).collect(),
             events: VecDeque::new(),
-        }
+            masks: MaskWorker::new(model.facts().vocab_size),
+        };
+        Ok(Generator {
+            runner,
+            model,
+            state,
+        })
+    }
+
+    /// Ends the borrow of the runner without ending the generation.
+    pub fn pause(self) -> PausedGeneration<'s> {
+        self.state
     }
 
     /// Ends the generation. Events that are computed already still follow.
     pub fn interrupt(&mut self) {
-        let events = &mut self.events;
-        let mut buffer = |event| {
-            events.push_back(event);
-            true
-        };
-        self.state.end(FinishReason::Interrupted, &mut buffer);
+        self.state.interrupt();
     }
 
-    /// Interrupts the generation if it still runs, and returns its output.
-    pub fn finish(mut self) -> GenerateOutput {
-        self.interrupt();
-        let output = self.state.output.take();
-        output.expect("a generation that has ended has an output")
-    }
-
-    /// Runs the generation to its end. `on_event` receives the events as they are computed and returns false to cancel.
-    pub(crate) fn run(
-        mut self,
-        mut on_event: impl FnMut(GenerateEvent) -> bool,
-    ) -> Result<GenerateOutput, RuntimeError> {
-        while self.state.lane.is_some() {
-            self.state.compute(&mut on_event)?;
-        }
-        Ok(self.finish())
-    }
-}
-
-/// A generation between two steps, without its sequence: [`Generator::pause`] makes it.
-///
-/// The caller may read the sequence before it resumes the generation, and must not change it.
-pub struct PausedGeneration {
-    /// The text so far and the number of decoded tokens; `None` after the end.
-    lane: Option<(IncrementalDetokenizer, usize)>,
-    /// Set at the end.
-    output: Option<GenerateOutput>,
-    prompt: Vec<u32>,
-    fed: usize,
-    timings: Timings,
-    events: VecDeque<GenerateEvent>,
-}
-
-impl PausedGeneration {
-    /// Continues the generation on its sequence, with its model and its sampler.
-    pub fn resume<'a>(
-        self,
-        sequence: &'a mut impl DecodeContext,
-        model: &'a Model,
-        sampler: &'a mut Sampler,
-    ) -> Generator<'a> {
-        let wanted = sampler.wanted();
-        let lane = self.lane.map(|(detokenizer, decoded)| {
-            let mut lane = Lane::new(0, sampler, model, detokenizer);
-            lane.decoded = decoded;
-            lane
-        });
-        Generator {
-            state: State {
-                decode: Box::new(PlainDecode { sequence, wanted }),
-                lane,
-                output: self.output,
-                prompt: self.prompt,
-                fed: self.fed,
-                timings: self.timings,
-            },
-            events: self.events,
-        }
-    }
-
-    /// Interrupts the generation if it still runs, and returns its output.
+    /// Interrupts the generation if it still runs, and returns the output of its first sequence.
     pub fn finish(self) -> GenerateOutput {
-        match (self.lane, self.output) {
-            (Some((detokenizer, decoded_tokens)), _) => {
-                let mut output = detokenizer.finish(FinishReason::Interrupted, |_| {});
-                output.timings = Timings {
-                    prompt_tokens: self.fed,
-                    generated_tokens: output.tokens.len(),
-                    decoded_tokens,
-                    ..self.timings
-                };
-                output
-            }
-            (None, output) => output.expect("a generation that has ended has an output"),
-        }
+        self.state.finish()
     }
-}
 
-impl Iterator for Generator<'_> {
-    type Item = Result<GenerateEvent, RuntimeError>;
+    /// Runs the generation to its end and returns the outputs of its sequences. `on_event` receives the events as they are
+    /// computed, each with its sequence, and returns false to cancel.
+    pub fn run(
+        mut self,
+        mut on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> Result<Vec<GenerateOutput>, RuntimeError> {
+        while self.state.is_running() {
+            self.compute(&mut on_event)?;
+        }
+        Ok(self.state.finish_all())
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
-        let events = &mut self.events;
-        while events.is_empty() && self.state.lane.is_some() {
-            let mut buffer = |event| {
-                events.push_back(event);
+    /// The next event of any sequence.
+    pub fn next_of_all(&mut self) -> Option<Result<(SeqId, GenerateEvent), RuntimeError>> {
+        while self.state.events.is_empty() && self.state.is_running() {
+            let mut events = std::mem::take(&mut self.state.events);
+            let computed = self.compute(&mut |seq, event| {
+                events.push_back((seq, event));
                 true
-            };
-            if let Err(error) = self.state.compute(&mut buffer) {
+            });
+            self.state.events = events;
+            if let Err(error) = computed {
                 self.interrupt();
                 return Some(Err(error));
             }
         }
-        events.pop_front().map(Ok)
+        self.state.events.pop_front().map(Ok)
+    }
+
+    /// Runs one step of the running sequences.
+    fn compute(&mut self, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
+        let state = &mut self.state;
+        let now = Instant::now();
+        let running = state.sequences.iter_mut().filter_map(Lane::running);
+        let mut running: Vec<&mut Sequence<'s>> = running.collect();
+        for sequence in running.iter_mut().filter(|s| s.is_late(now)) {
+            sequence.finish = Some(FinishReason::Deadline);
+        }
+        let mut go_on = true;
+        let mut failure = None;
+        if let Some(mut counts) = plan(self.runner, &mut running)? {
+            let sequences: Vec<SeqId> = running.iter().map(|s| s.seq).collect();
+            let mut step = DecodeStep {
+                context: self.runner.capacity()?,
+                runner: self.runner,
+                tokenizer: self.model.tokenizer().ok(),
+                masks: &state.masks,
+                // The sequence holds what the caller has seen.
+                samples_after_prompt: false,
+            };
+            let report = step.run(&mut running, &mut counts, &mut |index, event| {
+                let event = match event {
+                    StepEvent::PromptProgress(done) => GenerateEvent::PromptProgress(done),
+                    StepEvent::Token(token) => GenerateEvent::Text(token.text),
+                    StepEvent::Round(_) => return true,
+                };
+                let more = on_event(sequences[index], event);
+                go_on &= more;
+                more
+            });
+            failure = report.failures.into_iter().next();
+        }
+        if !go_on {
+            for sequence in &mut running {
+                sequence.finish.get_or_insert(FinishReason::Interrupted);
+            }
+        }
+        state.end_finished(on_event);
+        match failure {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
     }
 }
 
-impl State<'_> {
-    /// Ends the generation for its lane's reason, or for `otherwise`.
-    fn end(&mut self, otherwise: FinishReason, on_event: &mut Sink<'_>) {
-        let Some(mut lane) = self.lane.take() else {
-            return;
-        };
-        lane.finish = lane.finish.or(Some(otherwise));
-        let decoded_tokens = lane.decoded;
-        let mut output = lane.end(|text| {
-            on_event(GenerateEvent::Text(text.to_owned()));
-        });
-        output.timings = Timings {
-            prompt_tokens: match self.fed == self.decode.prompt_len(&self.prompt) {
-                true => self.prompt.len(),
-                false => self.fed,
-            },
-            generated_tokens: output.tokens.len(),
-            decoded_tokens,
-            ..self.timings
-        };
-        self.output = Some(output);
+/// How many rows each sequence feeds in the next step; `None` if every one has ended. Shifts contexts that are full, and ends the
+/// decoding sequences if that makes no room.
+fn plan(
+    runner: &mut BatchRunner,
+    running: &mut [&mut Sequence<'_>],
+) -> Result<Option<Vec<usize>>, RuntimeError> {
+    let is_running = |s: &&mut Sequence<'_>| s.finish.is_none();
+    let decoding = running.iter().filter(|s| is_running(s) && s.is_decoding());
+    let pending: Vec<SeqId> = decoding
+        .map(|s| s.seq)
+        .filter(|seq| runner.is_pending(*seq))
+        .collect();
+    if !runner.make_room(&pending, pending.len())? {
+        let decoding = running.iter_mut().filter(|s| s.is_decoding());
+        decoding.for_each(|s| _ = s.finish.get_or_insert(FinishReason::Context));
+    }
+    let mut prompts = running
+        .iter()
+        .filter(|s| is_running(s) && !s.is_decoding())
+        .count();
+    let mut budget = runner.max_step_tokens().saturating_sub(pending.len());
+    let mut counts = vec![0; running.len()];
+    for (count, sequence) in counts.iter_mut().zip(running.iter()) {
+        if !is_running(sequence) {
+            continue;
+        }
+        if sequence.is_decoding() {
+            *count = 1;
+            continue;
+        }
+        let handle = runner.sequence(sequence.seq);
+        handle.check(sequence.remaining())?;
+        let rows = usize::from(handle.is_pending()) + sequence.remaining().len();
+        *count = rows.min(budget.div_ceil(prompts));
+        budget -= *count;
+        prompts -= 1;
+    }
+    Ok(counts.iter().any(|count| *count > 0).then_some(counts))
+}
+
+impl Iterator for Generator<'_, '_> {
+    type Item = Result<GenerateEvent, RuntimeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let event = self.next_of_all()?;
+        Some(event.map(|(_, event)| event))
+    }
+}
+
+impl<'a> Lane<'a> {
+    fn running(&mut self) -> Option<&mut Sequence<'a>> {
+        match self {
+            Lane::Running(sequence) => Some(sequence),
+            Lane::Ended(_) | Lane::Ending => None,
+        }
+    }
+}
+
+impl<'s> PausedGeneration<'s> {
+    /// Continues the generation on its runner, with its model.
+    pub fn resume<'r>(self, runner: &'r mut BatchRunner, model: &'r Model) -> Generator<'r, 's> {
+        Generator {
+            runner,
+            model,
+            state: self,
+        }
     }
 
-    /// Feeds a chunk of the prompt or decodes once.
-    fn compute(&mut self, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
-        let Some(lane) = &mut self.lane else {
-            return Ok(());
-        };
-        let begun = Instant::now();
-        let rest = &self.prompt[self.fed..self.decode.prompt_len(&self.prompt)];
-        if !rest.is_empty() {
-            self.fed += self.decode.feed_chunk(rest)?;
-            self.timings.prompt_time += begun.elapsed();
-            if !on_event(GenerateEvent::PromptProgress(self.fed)) {
-                lane.finish = Some(FinishReason::Interrupted);
+    fn is_running(&self) -> bool {
+        let running = |lane: &Lane<'_>| matches!(lane, Lane::Running(_));
+        self.sequences.iter().any(running)
+    }
+
+    /// Ends the sequences that have a reason to.
+    fn end_finished(&mut self, on_event: &mut Sink<'_>) {
+        let ended = self.sequences.iter_mut().filter(|lane| match lane {
+            Lane::Running(sequence) => sequence.finish.is_some(),
+            Lane::Ended(_) | Lane::Ending => false,
+        });
+        for lane in ended {
+            if let Lane::Running(sequence) = std::mem::replace(lane, Lane::Ending) {
+                let seq = sequence.seq;
+                let (output, rest) = sequence.end();
+                *lane = Lane::Ended(Box::new(output));
+                if !rest.is_empty() {
+                    on_event(seq, GenerateEvent::Text(rest));
+                }
             }
-        } else {
-            self.decode.round(lane, on_event)?;
-            self.timings.decode_time += begun.elapsed();
         }
-        if let Some(reason) = lane.finish {
-            self.end(reason, on_event);
+    }
+
+    fn interrupt(&mut self) {
+        for sequence in self.sequences.iter_mut().filter_map(Lane::running) {
+            sequence.finish.get_or_insert(FinishReason::Interrupted);
         }
-        Ok(())
+        let mut events = std::mem::take(&mut self.events);
+        self.end_finished(&mut |seq, event| {
+            events.push_back((seq, event));
+            true
+        });
+        self.events = events;
+    }
+
+    /// Interrupts the generation if it still runs, and returns the output of its first sequence.
+    pub fn finish(self) -> GenerateOutput {
+        let first = self.finish_all().into_iter().next();
+        first.expect("a generation has a sequence")
+    }
+
+    fn finish_all(mut self) -> Vec<GenerateOutput> {
+        self.interrupt();
+        let lanes = self.sequences.into_iter();
+        let outputs = lanes.map(|lane| match lane {
+            Lane::Ended(output) => *output,
+            Lane::Running(_) | Lane::Ending => unreachable!("interrupted above"),
+        });
+        outputs.collect()
+    }
+}
+
+impl BatchRunner {
+    /// Generates on several sequences to their ends; see [`Generator::of`] and [`Generator::run`].
+    pub fn generate(
+        &mut self,
+        model: &Model,
+        sequences: Vec<Sequence<'_>>,
+        on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> Result<Vec<GenerateOutput>, RuntimeError> {
+        Generator::of(self, model, sequences)?.run(on_event)
     }
 }
 
 /// Appends `prompt` to a sequence and generates a continuation: a [`Generator`] that runs to its end.
 ///
 /// `on_event` receives progress and text as they arrive and returns false to cancel. The generated tokens stay in the
-/// sequence; the last one is pending ([`DecodeContext`]).
-pub fn generate(
-    sequence: &mut impl DecodeContext,
-    model: &Model,
+/// sequence; the last one is pending ([`SequenceHandle`]).
+pub fn generate<'a>(
+    sequence: impl Into<SequenceHandle<'a>>,
+    model: &'a Model,
     prompt: &[u32],
     sampler: &mut Sampler,
     options: &GenerateOptions,
-    on_event: impl FnMut(GenerateEvent) -> bool,
+    mut on_event: impl FnMut(GenerateEvent) -> bool,
 ) -> Result<GenerateOutput, RuntimeError> {
-    Generator::new(sequence, model, prompt, sampler, options)?.run(on_event)
-}
-
-/// Decodes one token a round.
-struct PlainDecode<'a, S> {
-    sequence: &'a mut S,
-    /// The outputs that the sampler needs.
-    wanted: Wanted,
-}
-
-/// Whether a token can be sampled without a prompt: from the outputs that are there, or after the pending token.
-pub(crate) fn can_sample(sequence: &impl DecodeContext, wanted: Wanted, model: &Model) -> bool {
-    sequence.is_pending() || sequence.row().holds(wanted, model.facts().vocab_size)
-}
-
-impl<S: DecodeContext> Decode for PlainDecode<'_, S> {
-    fn prompt_len(&self, prompt: &[u32]) -> usize {
-        prompt.len()
-    }
-
-    fn feed_chunk(&mut self, tokens: &[u32]) -> Result<usize, RuntimeError> {
-        feed_chunk(self.sequence, tokens, self.wanted)
-    }
-
-    fn round(&mut self, lane: &mut Lane<'_>, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
-        if self.sequence.is_pending() {
-            if !self.sequence.ensure_capacity()? {
-                lane.finish = Some(FinishReason::Context);
-                return Ok(());
-            }
-            self.sequence.feed_wanted(&[], self.wanted, &mut |_| true)?;
-            lane.decoded += 1;
-        }
-        let (token, go_on) = lane.sample(self.sequence.row(), &mut |_, event| on_event(event));
-        self.sequence.append(token);
-        if !go_on {
-            lane.finish = lane.finish.or(Some(FinishReason::Interrupted));
-        }
-        Ok(())
-    }
+    let generator = Generator::new(sequence, model, prompt, sampler, options)?;
+    let outputs = generator.run(|_, event| on_event(event))?;
+    Ok(outputs
+        .into_iter()
+        .next()
+        .expect("one sequence, one output"))
 }

@@ -1,9 +1,9 @@
 //! From a model file to text: modules, runners, sampling and scoring, on any backend.
 #![forbid(unsafe_code)]
 
-mod batch_generate;
 mod batch_runner;
 mod context_shift;
+mod decode;
 mod decoder;
 mod detokenizer;
 mod embed;
@@ -12,8 +12,6 @@ mod fingerprint;
 mod generation;
 mod generator;
 mod inference;
-mod kept_row;
-mod lane;
 mod memory;
 mod model;
 mod module;
@@ -30,12 +28,12 @@ mod tokenizer_source;
 
 pub use batch_runner::{BatchRunner, BatchToken, SequenceHandle};
 pub use context_shift::ContextShift;
+pub use decode::{GeneratedToken, Owned, Sequence, TokenConstraint, TokenLogprobs};
 pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
 pub use generator::{Generator, PausedGeneration, generate};
 pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
-pub use lane::DecodeContext;
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, LimitSource, MemoryPlan, MemoryShortfall, MemoryUsage,
     PlannedModel, Remedy, StateOffsets, WeightSection,
@@ -47,9 +45,9 @@ pub use prefix::PromptPrefix;
 pub use runner::{Runner, common_prefix_len};
 pub use sampler::{DEFAULT_SEQUENCE_BREAKERS, Sampler, SamplerOptions, sequence_breakers};
 pub use scheduler::{
-    CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState, EventSink,
-    GeneratedToken, Generation, MissReason, Request, RequestEvent, RequestHandle, RequestOutput,
-    SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
+    BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
+    EventSink, Generation, MissReason, Request, RequestEvent, RequestHandle, RequestOutput,
+    SchedulerOptions, SequenceInfo,
 };
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};

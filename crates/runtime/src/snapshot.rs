@@ -28,7 +28,7 @@ use crate::decoder::check_token_ids;
 use crate::{Model, RuntimeError};
 use backend::{SavedLayer, SavedRows};
 use base::{Bytes, parallel, xxh64};
-use kv::{Bookkeeping, CacheConfig, CacheSession, KvStorage, LayerConfig, Restorable, SeqId};
+use kv::{CacheConfig, CacheOperations, KvStorage, LayerConfig, SeqId};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -275,14 +275,14 @@ impl Snapshot {
 
 /// Replaces the content of `seq` by the first `len` tokens of a snapshot. An error leaves the cache unchanged, except
 /// that a device error leaves `seq` empty.
-pub(crate) fn restore<K: Bookkeeping + Restorable>(
+pub(crate) fn restore(
     snapshot: &Snapshot,
     model: &Model,
-    session: &CacheSession<K>,
+    cache: &dyn CacheOperations,
     seq: SeqId,
     len: usize,
 ) -> Result<(), RuntimeError> {
-    let config = session.config()?;
+    let config = cache.config()?;
     snapshot.check(model, &config)?;
     if len > config.capacity as usize {
         return Err(snapshot.refused(SnapshotErrorKind::TooLong {
@@ -290,7 +290,7 @@ pub(crate) fn restore<K: Bookkeeping + Restorable>(
             capacity: config.capacity as usize,
         }));
     }
-    Ok(snapshot.rows().restore(session, seq, len as u32)?)
+    Ok(snapshot.rows().restore(cache, seq, len as u32)?)
 }
 
 /// The fields of the header after magic and version.

@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::registry::LoadedModel;
 use kvark::engine::{
-    CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
+    BranchCells, CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
 };
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
 use kvark::speculative::{DepthStats, SpecOptions, SpecStats, SpecType};
@@ -167,7 +167,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Submits one request for each choice, with its constraint.
+    /// Submits one request for each choice, with its constraint. `branch` holds the tokens of the first one.
     pub(crate) fn start(
         model: &LoadedModel,
         prompt: &[u32],
@@ -175,6 +175,7 @@ impl Answer {
         logprobs: Option<usize>,
         timeout: Duration,
         constraints: Vec<Option<Box<dyn TokenConstraint>>>,
+        branch: Option<BranchCells>,
     ) -> Result<Answer, ApiError> {
         let (sender, events) = unbounded_channel();
         let timeout = parameters.timeout.map_or(timeout, |own| own.min(timeout));
@@ -198,6 +199,7 @@ impl Answer {
                 deadline: Some(Instant::now() + timeout),
                 constraint,
                 cache_prompt: parameters.cache_prompt,
+                branch: branch.clone().filter(|_| choice == 0),
                 speculation: parameters.speculation.clone(),
             };
             let sender = sender.clone();

@@ -7,7 +7,7 @@ use crate::options::ServerOptions;
 use crate::registry::{LoadedModel, ModelRegistry};
 use axum::http::StatusCode;
 use kvark::backend::Backend;
-use kvark::engine::Request;
+use kvark::engine::{BranchCells, Request};
 use kvark::generate::GenerateOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,8 +84,8 @@ impl App {
         })
     }
 
-    /// Computes tokens in the background, so that a later request finds them.
-    pub(crate) fn prefill(&self, model: &LoadedModel, tokens: &[u32]) {
+    /// Computes tokens in the background, so that a later request finds them. `cells` holds them.
+    pub(crate) fn prefill(&self, model: &LoadedModel, tokens: &[u32], cells: BranchCells) {
         if tokens.is_empty() {
             return;
         }
@@ -95,6 +95,7 @@ impl App {
                 ..GenerateOptions::default()
             },
             priority: -1,
+            branch: Some(cells),
             ..Request::new(tokens.to_vec())
         };
         // Without a place in the queue, the first completion computes them.

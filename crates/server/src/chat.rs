@@ -17,7 +17,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kvark::engine::CacheReport;
+use kvark::engine::{BranchCells, CacheReport};
 use kvark::text::tools::ToolCall;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -50,12 +50,14 @@ const UNSUPPORTED: &[&str] = &[
 pub(crate) struct PreparedChat {
     pub(crate) model: Arc<LoadedModel>,
     pub(crate) prompt: ChatPrompt,
-    pub(crate) tokens: Vec<u32>,
+    pub(crate) tokens: Arc<Vec<u32>>,
     pub(crate) parameters: GenerationParameters,
     pub(crate) logprobs: Option<usize>,
     pub(crate) format: OutputFormat,
     /// The conversation that the first choice continues, until the answer has it.
     turn: Option<ConversationTurn>,
+    /// The cells of that conversation.
+    cells: Option<BranchCells>,
 }
 
 impl PreparedChat {
@@ -77,6 +79,7 @@ impl PreparedChat {
             None => None,
         };
         let (turn, continued) = continued.unzip();
+        let cells = continued.as_ref().map(|it| it.cells.clone());
         let (prompt, tokens) = {
             let model = model.clone();
             let render = move |_: &App| {
@@ -96,11 +99,12 @@ impl PreparedChat {
         Ok(PreparedChat {
             model,
             prompt,
-            tokens,
+            tokens: Arc::new(tokens),
             parameters,
             logprobs,
             format,
             turn,
+            cells,
         })
     }
 
@@ -119,6 +123,7 @@ impl PreparedChat {
             self.logprobs,
             app.options.timeout,
             constraints,
+            self.cells.clone(),
         )?;
         let report = answer.cache_report().await?;
         // A request that was refused leaves its conversation as it was.

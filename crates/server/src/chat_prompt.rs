@@ -63,7 +63,7 @@ impl ChatPrompt {
         let last = it.messages.last();
         if self.messages.len() == it.messages.len() {
             if last.is_some_and(|turn| turn.partial) || it.tokens.len() > it.turns_end() {
-                return Ok(it.tokens.clone());
+                return Ok(it.tokens.to_vec());
             }
             let refused = match last {
                 None => Some("must not be empty"),

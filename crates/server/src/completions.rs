@@ -47,7 +47,15 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
     let constraints = format.constraints(&app, &model, parameters.choices);
     let constraints = constraints.await?;
     let timeout = app.options.timeout;
-    let mut answer = Answer::start(&model, &tokens, &parameters, logprobs, timeout, constraints)?;
+    let mut answer = Answer::start(
+        &model,
+        &tokens,
+        &parameters,
+        logprobs,
+        timeout,
+        constraints,
+        None,
+    )?;
     let report = answer.cache_report().await?;
     let mut kvark = json!({ "cache": cache_object(&report, &model, &tokens) });
     if !warnings.is_empty() {

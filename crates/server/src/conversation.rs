@@ -1,7 +1,9 @@
 //! A conversation: exact token ids and the turns that they are.
 
 use crate::access::Owner;
+use kvark::engine::BranchCells;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// A conversation.
 #[derive(Clone, Debug)]
@@ -16,8 +18,10 @@ pub(crate) struct Conversation {
     pub(crate) model: String,
     /// The bytes of the model's file: tokens mean nothing to another one.
     pub(crate) model_bytes: u64,
-    /// The exact tokens so far, those of a running answer included.
-    pub(crate) tokens: Vec<u32>,
+    /// The exact tokens, without those of a running answer. Copies of the conversation share them.
+    pub(crate) tokens: Arc<Vec<u32>>,
+    /// The cells that it holds.
+    pub(crate) cells: BranchCells,
     pub(crate) messages: Vec<Turn>,
     /// Whether the tokens after the last turn are those of an answer that is being generated.
     pub(crate) answering: bool,
@@ -37,13 +41,32 @@ pub(crate) struct Turn {
 }
 
 impl Conversation {
-    /// The conversation cut after its first turns.
+    /// The conversation cut after its first turns, with cells of its own.
     pub(crate) fn cut_at_turn(&self, turns: usize) -> Conversation {
-        let mut cut = self.clone();
-        cut.answering = false;
+        let mut cut = self.fork();
         cut.messages.truncate(turns);
-        cut.tokens.truncate(cut.turns_end());
+        cut.truncate_tokens(cut.turns_end());
         cut
+    }
+
+    /// A conversation with the same tokens that shares this one's cells.
+    fn fork(&self) -> Conversation {
+        Conversation {
+            cells: self.cells.fork(),
+            answering: false,
+            ..self.clone()
+        }
+    }
+
+    fn truncate_tokens(&mut self, len: usize) {
+        if len < self.tokens.len() {
+            self.tokens = Arc::new(self.tokens[..len].to_vec());
+        }
+    }
+
+    /// Appends tokens.
+    pub(crate) fn extend_tokens(&mut self, tokens: &[u32]) {
+        Arc::make_mut(&mut self.tokens).extend_from_slice(tokens);
     }
 
     /// The conversation cut after its first tokens. If these end within an answer, the answer's beginning is its last turn;
@@ -53,12 +76,11 @@ impl Conversation {
         at: usize,
         decode: impl FnOnce(&[u32]) -> String,
     ) -> Conversation {
-        let mut cut = self.clone();
-        cut.answering = false;
+        let mut cut = self.fork();
         let whole = self.messages.iter().take_while(|turn| turn.end <= at);
         let whole = whole.count();
         cut.messages.truncate(whole);
-        cut.tokens.truncate(at);
+        cut.truncate_tokens(at);
         let start = cut.turns_end();
         let is_answer = match self.messages.get(whole) {
             Some(turn) => turn.message["role"] == "assistant",
@@ -78,7 +100,7 @@ impl Conversation {
     }
 
     /// Begins a completion: its prompt, and the messages that are new in it.
-    pub(crate) fn begin_turn(&mut self, tokens: Vec<u32>, messages: &[Value]) {
+    pub(crate) fn begin_turn(&mut self, tokens: Arc<Vec<u32>>, messages: &[Value]) {
         // A template that renders earlier messages otherwise than before has changed their tokens.
         let same = kvark::generate::common_prefix_len(&self.tokens, &tokens);
         for turn in &mut self.messages {
@@ -185,7 +207,8 @@ mod tests {
             at: 0,
             model: "tiny".into(),
             model_bytes: 1,
-            tokens: (0..12).collect(),
+            tokens: Arc::new((0..12).collect()),
+            cells: BranchCells::default(),
             messages: vec![
                 turn("system", "s", 2),
                 turn("user", "u", 5),
@@ -234,7 +257,7 @@ mod tests {
         let again = left.cut_at_token(4, decode);
         assert_eq!((again.messages.len(), again.tokens.len()), (1, 4));
         let mut running = it.clone();
-        running.begin_turn((0..14).collect(), &[]);
+        running.begin_turn(Arc::new((0..14).collect()), &[]);
         assert!(running.cut_at_token(14, decode).messages[4].partial);
         for turns in 0..=4 {
             let cut = it.cut_at_turn(turns);
@@ -247,11 +270,11 @@ mod tests {
     fn answers_go_on_only_if_they_were_cut() {
         let mut it = conversation();
         let answer = |text: &str| json!({ "role": "assistant", "content": text });
-        it.tokens.extend([12, 13]);
+        it.extend_tokens(&[12, 13]);
         it.end_turn(answer("one "), true);
         assert_eq!((it.messages.len(), it.messages[4].end), (5, 14));
         it.begin_turn(it.tokens.clone(), &[]);
-        it.tokens.push(14);
+        it.extend_tokens(&[14]);
         it.end_turn(answer("two"), false);
         assert_eq!((it.messages.len(), it.messages[4].end), (5, 15));
         assert_eq!(it.messages[4].message["content"], "one two");
@@ -272,7 +295,8 @@ mod tests {
             .map(|turn| turn.message.clone())
             .collect();
         let new = json!({ "role": "user", "content": "w" });
-        it.begin_turn(vec![0, 1, 2, 3, 99, 100], &[messages, vec![new]].concat());
+        let tokens = Arc::new(vec![0, 1, 2, 3, 99, 100]);
+        it.begin_turn(tokens, &[messages, vec![new]].concat());
         let ends: Vec<usize> = it.messages.iter().map(|turn| turn.end).collect();
         assert_eq!(ends, [2, 4, 4, 4, 6]);
         let tokens = it.object(None, [].into_iter())["turns"][1]["tokens"].clone();

@@ -11,6 +11,7 @@ use crate::registry::LoadedModel;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use kvark::engine::BranchCells;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -93,7 +94,8 @@ pub(crate) async fn create(
     let (tokens, messages) = app
         .blocking(move |_| given_turns(&rendered, &prompt))
         .await?;
-    app.prefill(&model, &tokens);
+    let cells = BranchCells::default();
+    app.prefill(&model, &tokens, cells.clone());
     Ok(Json(app.conversations.add(Conversation {
         id: Conversations::new_id()?,
         owner,
@@ -101,7 +103,8 @@ pub(crate) async fn create(
         at: 0,
         model: model.name.clone(),
         model_bytes: app.conversations.bytes_of(&model.name),
-        tokens,
+        tokens: Arc::new(tokens),
+        cells,
         messages,
         answering: false,
         created: jiff::Timestamp::now().as_second(),
@@ -183,8 +186,7 @@ pub(crate) async fn fork(
     let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
     let model = model.await?;
     let forked = app.conversations.with(&id, &owner, |table, number| {
-        let it = table.get(number).expect("it is there");
-        let cut = cut(it, at, decoder(&model))?;
+        let cut = cut(&table.current(number), at, decoder(&model))?;
         Ok::<_, ApiError>(Conversation {
             id: Conversations::new_id()?,
             parent: Some(number),

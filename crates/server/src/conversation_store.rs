@@ -5,11 +5,13 @@
 
 use crate::access::Owner;
 use crate::conversation::{Conversation, Turn};
+use kvark::engine::BranchCells;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -158,7 +160,7 @@ fn to_json(it: &Conversation) -> Value {
         "created": it.created,
         "parent": it.parent,
         "at": it.at,
-        "tokens": it.tokens,
+        "tokens": *it.tokens,
         "turns": it.messages.iter().map(turn).collect::<Vec<Value>>(),
     })
 }
@@ -206,7 +208,8 @@ fn read(path: &Path) -> Result<Conversation, String> {
         messages: messages.ok_or_else(|| wrong("turns"))?,
         answering: false,
         created: json["created"].as_i64().ok_or_else(|| wrong("created"))?,
-        tokens,
+        tokens: Arc::new(tokens),
+        cells: BranchCells::default(),
     })
 }
 
@@ -222,7 +225,8 @@ mod tests {
             at: 1,
             model: "tiny".into(),
             model_bytes: 77,
-            tokens: tokens.to_vec(),
+            tokens: Arc::new(tokens.to_vec()),
+            cells: BranchCells::default(),
             messages: vec![Turn {
                 message: json!({ "role": "user", "content": "Hi" }),
                 end: tokens.len(),

@@ -37,18 +37,32 @@ pub(crate) struct Table {
     all: BTreeMap<u64, Conversation>,
     numbers: HashMap<String, u64>,
     last: u64,
-    /// The generations of the conversations in which a completion runs.
-    running: HashMap<u64, Vec<RequestHandle>>,
+    /// The conversations in which a completion runs.
+    running: HashMap<u64, RunningAnswer>,
+}
+
+/// A completion that runs in a conversation.
+#[derive(Default)]
+struct RunningAnswer {
+    /// Its generations.
+    handles: Vec<RequestHandle>,
+    /// The tokens of the answer so far. A token takes this lock only.
+    tokens: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Table {
-    pub(crate) fn get(&self, number: u64) -> Option<&Conversation> {
-        self.all.get(&number)
+    /// The conversation as it is now, with the tokens of a running answer.
+    pub(crate) fn current(&self, number: u64) -> Conversation {
+        let mut it = self.all[&number].clone();
+        if let Some(running) = self.running.get(&number).filter(|_| it.answering) {
+            it.extend_tokens(&lock(&running.tokens));
+        }
+        it
     }
 
     /// The conversation as an object.
     pub(crate) fn object(&self, number: u64) -> Value {
-        let it = &self.all[&number];
+        let it = self.current(number);
         let parent = it.parent.and_then(|parent| self.all.get(&parent));
         let children = self.all.values().filter(|c| c.parent == Some(number));
         it.object(parent.map(|parent| &*parent.id), children)
@@ -253,8 +267,9 @@ impl Conversations {
             if let Some(it) = table.all.remove(number) {
                 table.numbers.remove(&it.id);
             }
-            let running = table.running.get(number).into_iter().flatten();
-            running.for_each(RequestHandle::cancel);
+            let running = table.running.get(number).into_iter();
+            let handles = running.flat_map(|running| &running.handles);
+            handles.for_each(RequestHandle::cancel);
             if let Some(store) = &self.store {
                 store.remove(*number);
             }
@@ -275,10 +290,12 @@ impl Conversations {
 pub(crate) struct ConversationTurn {
     app: Arc<App>,
     number: u64,
+    /// The tokens of the answer so far.
+    tokens: Arc<Mutex<Vec<u32>>>,
 }
 
 impl ConversationTurn {
-    /// Takes the right, and a copy of the conversation.
+    /// Takes the right, and a copy of the conversation, which shares its tokens and cells.
     ///
     /// # Errors
     /// 404 if there is no such conversation, 409 if it is generating for longer than a moment.
@@ -290,11 +307,13 @@ impl ConversationTurn {
         app.conversations.wait_until_idle(id, owner).await?;
         app.conversations.with(id, owner, |table, number| {
             table.check_idle(number)?;
-            table.running.insert(number, vec![]);
+            let running = RunningAnswer::default();
             let turn = ConversationTurn {
                 app: app.clone(),
                 number,
+                tokens: running.tokens.clone(),
             };
+            table.running.insert(number, running);
             Ok((turn, table.all[&number].clone()))
         })?
     }
@@ -312,30 +331,40 @@ impl ConversationTurn {
     }
 
     /// Sets the tokens and messages that the completion begins with. `handles` are cancelled when the conversation is deleted.
-    pub(crate) fn start(&self, tokens: &[u32], messages: &[Value], handles: &[RequestHandle]) {
-        self.change(|it| it.begin_turn(tokens.to_vec(), messages), false);
+    pub(crate) fn start(
+        &self,
+        tokens: &Arc<Vec<u32>>,
+        messages: &[Value],
+        handles: &[RequestHandle],
+    ) {
+        self.change(|it| it.begin_turn(tokens.clone(), messages), false);
         let mut table = lock(&self.app.conversations.table);
         if !table.all.contains_key(&self.number) {
             handles.iter().for_each(RequestHandle::cancel);
         }
-        table.running.insert(self.number, handles.to_vec());
+        if let Some(running) = table.running.get_mut(&self.number) {
+            running.handles = handles.to_vec();
+        }
     }
 
     /// Appends a token of the answer.
     pub(crate) fn push_token(&self, token: u32) {
-        self.change(|it| it.tokens.push(token), false);
+        lock(&self.tokens).push(token);
     }
 
     /// Ends the answer.
     pub(crate) fn finish(&self, message: Value, partial: bool) {
-        self.change(|it| it.end_turn(message, partial), true);
+        let tokens = self.answer_tokens();
+        let end = |it: &mut Conversation| {
+            it.extend_tokens(&tokens);
+            it.end_turn(message, partial);
+        };
+        self.change(end, true);
     }
 
     /// The tokens of the answer so far.
     pub(crate) fn answer_tokens(&self) -> Vec<u32> {
-        let table = lock(&self.app.conversations.table);
-        let it = table.get(self.number);
-        it.map_or(vec![], |it| it.tokens[it.turns_end()..].to_vec())
+        lock(&self.tokens).clone()
     }
 }
 

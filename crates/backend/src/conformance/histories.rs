@@ -8,9 +8,10 @@ use base::DType;
 use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
-    Bookkeeping, CacheConfig, CacheRegistry, CacheSession, Cells, Contiguous, KvBytes, KvError,
-    KvStorage, LayerConfig, Restorable, RingPolicy, RowShift, SeqId, SessionResult, SharedPrefix,
-    Tree, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
+    Bookkeeping, CacheConfig, CacheOperations, CacheRegistry, CacheSession, Cells, Contiguous,
+    KvBytes, KvError, KvStorage, LayerConfig, Restorable, RingPolicy, RowShift, SeqId,
+    SessionResult, SharedPrefix, Tree, make_decode_session, make_prefixed_session,
+    make_seq_session, make_tree_session,
 };
 use std::fmt::Debug;
 use std::ops::Range;
@@ -155,6 +156,7 @@ impl<K: Bookkeeping> Twin<K> {
     fn move_rows(&self, from: SeqId, to: SeqId, less: u32) -> Result<(), String>
     where
         K: Restorable,
+        CacheSession<K>: CacheOperations,
     {
         if let Ok(rows) = self.verb(|session| RowsCopy::take(session, from))? {
             let len = rows.len().saturating_sub(less);

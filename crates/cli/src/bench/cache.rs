@@ -4,7 +4,7 @@ use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
 use kvark::cache::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, StepPlan};
-use kvark::generate::{BatchToken, DecodeContext};
+use kvark::generate::BatchToken;
 use kvark::{BatchRunner, Model};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

@@ -2,11 +2,12 @@
 
 use super::colours;
 use crate::args::ShiftArgs;
+use crate::output_format::Constraints;
 use crate::prompt::Conversations;
 use anyhow::{Error, Result, bail};
 use kvark::generate::{
     ContextShift, FinishReason, GenerateEvent, GenerateOptions, Generator, Sampler, SamplerOptions,
-    SeqId, Timings, common_prefix_len,
+    SeqId, Sequence, Timings, common_prefix_len,
 };
 use kvark::snapshot::Snapshot;
 use kvark::speculative::{SpecStats, Speculator};
@@ -32,6 +33,8 @@ pub(super) struct Conversation<'a> {
     saved: Option<Branch>,
     /// Speculation of the answers. Its proposers follow the branch that is answered.
     speculator: Option<Speculator>,
+    /// What every answer follows.
+    constraints: Option<Constraints>,
 }
 
 /// One branch of the conversation.
@@ -151,12 +154,18 @@ impl<'a> Conversation<'a> {
             keep: None,
             saved: None,
             speculator: None,
+            constraints: None,
         }
     }
 
     /// Generates answers with speculation from now on, or without.
     pub(super) fn speculate(&mut self, speculator: Option<Speculator>) {
         self.speculator = speculator;
+    }
+
+    /// Makes every answer follow a grammar from now on, or none.
+    pub(super) fn constrain(&mut self, constraints: Option<Constraints>) {
+        self.constraints = constraints;
     }
 
     /// The counts of speculation since the start.
@@ -553,18 +562,11 @@ impl<'a> Conversation<'a> {
         }
         let branch = &mut self.branches[self.current];
         let model = self.conversations.model;
-        let (sampler, options) = (&mut self.sampler, &self.options);
-        let mut sequence;
-        let mut generator = match &mut self.speculator {
-            None => {
-                sequence = self.cells.sequence(branch.id);
-                Generator::new(&mut sequence, model, &new, sampler, options)?
-            }
-            Some(speculator) => {
-                let both = (sampler, speculator);
-                Generator::speculative(&mut self.cells, model, branch.id, &new, both, options)?
-            }
-        };
+        let constraint = self.constraints.as_ref().map(Constraints::constraint);
+        let sequence = Sequence::new(seq, &new[..], &mut self.sampler, &self.options)
+            .with_constraint(constraint.transpose()?)
+            .with_speculator(self.speculator.as_mut());
+        let mut generator = Generator::of(&mut self.cells, model, vec![sequence])?;
         while let Some(event) = generator.next() {
             if !show(new.len(), event?) {
                 generator.interrupt();

@@ -15,6 +15,7 @@ impl Run {
             || self.parallel.is_some()
             || self.ignore_eos
             || self.no_display_prompt
+            || self.cache.is_some()
             || self.format.is_given();
         if is_one_run || self.text.flag().is_some() || !output::is_interactive() {
             return Ok(false);

@@ -1,6 +1,11 @@
 //! Model files and fixtures that are not checked in. A test that needs one is skipped without it and says so.
 #![allow(dead_code, reason = "each test uses some of these")]
 
+use kvark::generate::{
+    BatchRunner, GenerateEvent, GenerateOptions, GenerateOutput, Sampler, SeqId, Sequence,
+};
+use kvark::speculative::Speculator;
+use kvark::{Model, RuntimeError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -28,4 +33,79 @@ pub(crate) fn outside_fixture(name: &str) -> Option<PathBuf> {
         return None;
     }
     Some(folder)
+}
+
+/// Generations on a runner in the forms that many tests need.
+pub(crate) trait GenerateForms {
+    /// Generates on several sequences, each with its sampler.
+    fn generate_lanes(
+        &mut self,
+        model: &Model,
+        lanes: &mut [(SeqId, Sampler)],
+        options: &GenerateOptions,
+        on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> Result<Vec<GenerateOutput>, RuntimeError>;
+
+    /// Generates on one sequence with speculation.
+    fn generate_speculative(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        prompt: &[u32],
+        both: (&mut Sampler, &mut Speculator),
+        options: &GenerateOptions,
+        on_event: impl FnMut(GenerateEvent) -> bool,
+    ) -> Result<GenerateOutput, RuntimeError>;
+
+    /// Generates on several sequences with speculation.
+    fn generate_speculative_batch(
+        &mut self,
+        model: &Model,
+        lanes: &mut [(SeqId, Sampler, Speculator)],
+        options: &GenerateOptions,
+        on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> Result<Vec<GenerateOutput>, RuntimeError>;
+}
+
+impl GenerateForms for BatchRunner {
+    fn generate_lanes(
+        &mut self,
+        model: &Model,
+        lanes: &mut [(SeqId, Sampler)],
+        options: &GenerateOptions,
+        on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> Result<Vec<GenerateOutput>, RuntimeError> {
+        let lanes = lanes.iter_mut();
+        let sequences = lanes.map(|(seq, sampler)| Sequence::new(*seq, [], sampler, options));
+        self.generate(model, sequences.collect(), on_event)
+    }
+
+    fn generate_speculative(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        prompt: &[u32],
+        (sampler, speculator): (&mut Sampler, &mut Speculator),
+        options: &GenerateOptions,
+        mut on_event: impl FnMut(GenerateEvent) -> bool,
+    ) -> Result<GenerateOutput, RuntimeError> {
+        let sequence = Sequence::new(seq, prompt, sampler, options);
+        let sequences = vec![sequence.with_speculator(Some(speculator))];
+        let outputs = self.generate(model, sequences, |_, event| on_event(event))?;
+        Ok(outputs.into_iter().next().unwrap())
+    }
+
+    fn generate_speculative_batch(
+        &mut self,
+        model: &Model,
+        lanes: &mut [(SeqId, Sampler, Speculator)],
+        options: &GenerateOptions,
+        on_event: impl FnMut(SeqId, GenerateEvent) -> bool,
+    ) -> Result<Vec<GenerateOutput>, RuntimeError> {
+        let lanes = lanes.iter_mut();
+        let sequences = lanes.map(|(seq, sampler, speculator)| {
+            Sequence::new(*seq, [], sampler, options).with_speculator(Some(speculator))
+        });
+        self.generate(model, sequences.collect(), on_event)
+    }
 }

@@ -1,9 +1,10 @@
 //! The tokens that a device finds are those that the host samples from all logits.
 
 use super::*;
+use crate::common::GenerateForms;
 use kvark::BatchRunner;
 use kvark::engine::{Engine, Request, RequestEvent, SchedulerOptions};
-use kvark::generate::{DecodeContext, RowOutputs, Sampler, Wanted};
+use kvark::generate::{RowOutputs, Sampler, Wanted};
 use std::sync::Arc;
 
 /// Samplers that need the best token, a few of them, and all logits.
@@ -115,7 +116,7 @@ fn check(
             batch.sequence(seq).feed(prompt, &mut |_| true).unwrap();
             lanes.push((seq, Sampler::new(all[*index].clone())));
         }
-        let found = batch.generate(&model, &mut lanes, &exactly(n), |_, _| true);
+        let found = batch.generate_lanes(&model, &mut lanes, &exactly(n), |_, _| true);
         for (found, index) in found.unwrap().iter().zip(&chosen) {
             assert_eq!(
                 found.tokens, expected[*index],

@@ -1,6 +1,7 @@
 //! Speculation with the target on the GPU and the draft on either device.
 
 use super::*;
+use crate::common::GenerateForms;
 use kvark::BatchRunner;
 use kvark::generate::Sampler;
 use kvark::speculative::{Drafter, EagleHead, SpecOptions, SpecType, Speculator, VerifyCosts};

@@ -1,62 +1,138 @@
-//! `SequenceHandle`: one sequence of a `BatchRunner`, for the generation loop.
+//! `SequenceHandle`: one sequence of a `BatchRunner`.
 
 use super::{BatchRunner, BatchToken};
-use crate::lane::DecodeContext;
-use crate::{RuntimeError, RuntimeErrorKind};
+use crate::{Runner, RuntimeError, RuntimeErrorKind};
 use backend::{RowOutputs, Wanted};
 use kv::SeqId;
 
 /// A mutable handle on one sequence.
+///
+/// The last token of a sequence can be *pending*: it was sampled and is part of the sequence, but it is not fed yet. The next
+/// [`feed`](SequenceHandle::feed) feeds it before its own tokens, so that a generation needs no forward after its last token.
 pub struct SequenceHandle<'a> {
-    pub(super) runner: &'a mut BatchRunner,
-    pub(super) seq: SeqId,
+    pub(crate) runner: &'a mut BatchRunner,
+    pub(crate) seq: SeqId,
 }
 
-impl DecodeContext for SequenceHandle<'_> {
-    fn tokens(&self) -> &[u32] {
+impl<'a> SequenceHandle<'a> {
+    pub(crate) fn new(runner: &'a mut BatchRunner, seq: SeqId) -> SequenceHandle<'a> {
+        SequenceHandle { runner, seq }
+    }
+
+    /// The tokens of the sequence, with the pending one.
+    pub fn tokens(&self) -> &[u32] {
         self.runner.tokens(self.seq)
     }
 
-    fn append(&mut self, token: u32) {
-        self.runner.append(self.seq, token);
-    }
-
-    fn is_pending(&self) -> bool {
+    /// Whether the last token is pending.
+    pub fn is_pending(&self) -> bool {
         self.runner.is_pending(self.seq)
     }
 
-    fn logits(&self) -> &[f32] {
+    /// The logits after the last token; empty if they were not computed.
+    pub fn logits(&self) -> &[f32] {
         self.runner.logits(self.seq)
     }
 
-    fn row(&self) -> RowOutputs<'_> {
+    /// The outputs after the last token: all logits, or those that [`feed_wanted`](SequenceHandle::feed_wanted) computed.
+    pub fn row(&self) -> RowOutputs<'_> {
         self.runner.row(self.seq)
     }
 
-    fn has_capacity(&self) -> Result<bool, RuntimeError> {
+    /// Whether the pending token fits or, without one, one more token.
+    pub fn has_capacity(&self) -> Result<bool, RuntimeError> {
         self.runner.has_cells(1)
     }
 
-    fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
-        self.runner.make_room(&[self.seq])
+    /// Shifts a full context if the caller enabled context shifts. Returns [`has_capacity`](SequenceHandle::has_capacity).
+    pub fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
+        self.runner.make_room(&[self.seq], 1)
     }
 
-    fn feed(
+    /// Feeds the pending token, if there is one, and these tokens, in steps of at most the batch size, and keeps the logits
+    /// after the last one. `progress` receives the number of these tokens done and returns false to cancel. Returns whether all
+    /// tokens were fed.
+    pub fn feed(
         &mut self,
         tokens: &[u32],
-        progress: &mut dyn FnMut(usize) -> bool,
+        progress: impl FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
         self.feed_wanted(tokens, Wanted::Logits, progress)
     }
 
-    fn feed_wanted(
+    /// Feeds tokens as [`feed`](SequenceHandle::feed) does, and computes only the wanted outputs after the last one.
+    pub fn feed_wanted(
         &mut self,
         tokens: &[u32],
         wanted: Wanted,
-        progress: &mut dyn FnMut(usize) -> bool,
+        mut progress: impl FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
-        let before = usize::from(self.is_pending());
-        let needed = before + tokens.len();
+        self.check(tokens)?;
+        let pending = usize::from(self.is_pending());
+        let seq = self.seq;
+        if tokens.is_empty() && pending > 0 {
+            self.step(&[], wanted, true)?;
+            return Ok(true);
+        }
+        let most = self.runner.max_step_tokens();
+        if pending == most {
+            self.step(&[], wanted, false)?;
+        }
+        let mut done = 0;
+        while done < tokens.len() {
+            // The pending token is part of the first step.
+            let room = most - usize::from(self.runner.is_pending(seq));
+            let chunk = &tokens[done..tokens.len().min(done + room)];
+            let last = done + chunk.len() == tokens.len();
+            self.step(chunk, wanted, last)?;
+            done += chunk.len();
+            if !progress(done) && !last {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn step(&mut self, tokens: &[u32], wanted: Wanted, logits: bool) -> Result<(), RuntimeError> {
+        let seq = self.seq;
+        let part = super::Feed::Tokens {
+            seq,
+            tokens,
+            logits,
+        };
+        self.runner.forward(&[part], wanted)
+    }
+
+    /// Feeds tokens and calls `row` with the index and the logits of each.
+    pub fn feed_all_logits(
+        &mut self,
+        tokens: &[u32],
+        mut row: impl FnMut(usize, &[f32]) -> bool,
+    ) -> Result<(), RuntimeError> {
+        self.check(tokens)?;
+        self.feed_wanted(&[], Wanted::Argmax, |_| true)?;
+        let mut done = 0;
+        for chunk in tokens.chunks(self.runner.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
+            let token = |id: &u32| BatchToken {
+                seq: self.seq,
+                id: *id,
+                logits: true,
+            };
+            let step: Vec<BatchToken> = chunk.iter().map(token).collect();
+            self.runner.step_wanted(&step, &[], Wanted::Logits)?;
+            for i in 0..chunk.len() {
+                if !row(done, self.runner.decoder.outputs.logits(i)) {
+                    return Ok(());
+                }
+                done += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the pending token and these tokens do not fit, or for a token id outside the vocabulary.
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
+        let needed = usize::from(self.is_pending()) + tokens.len();
         if !self.runner.has_cells(needed)? {
             let (capacity, used) = (self.runner.capacity()?, self.runner.cells_used()?);
             return Err(RuntimeErrorKind::PromptTooLong {
@@ -66,29 +142,18 @@ impl DecodeContext for SequenceHandle<'_> {
             }
             .into());
         }
-        self.runner.decoder.check_ids(tokens.iter().copied())?;
-        let seq = self.seq;
-        let pending = self.runner.take_pending(seq);
-        let all: Vec<u32> = pending.into_iter().chain(tokens.iter().copied()).collect();
-        let mut done = 0;
-        for chunk in all.chunks(self.runner.decoder.max_step_tokens()) {
-            let last = done + chunk.len() == all.len();
-            let token = |(i, id): (usize, &u32)| BatchToken {
-                seq,
-                id: *id,
-                logits: last && i + 1 == chunk.len(),
-            };
-            let step: Vec<BatchToken> = chunk.iter().enumerate().map(token).collect();
-            let ran = self.runner.run(&step, &[], wanted);
-            if let (Err(_), 0, Some(token)) = (&ran, done, pending) {
-                self.append(token);
-            }
-            ran?;
-            done += chunk.len();
-            if !progress(done - before) && !last {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.runner.decoder.check_ids(tokens.iter().copied())
+    }
+}
+
+impl<'a> From<&'a mut Runner> for SequenceHandle<'a> {
+    fn from(runner: &'a mut Runner) -> SequenceHandle<'a> {
+        runner.sequence()
+    }
+}
+
+impl<'a> From<&'a mut SequenceHandle<'_>> for SequenceHandle<'a> {
+    fn from(handle: &'a mut SequenceHandle<'_>) -> SequenceHandle<'a> {
+        SequenceHandle::new(handle.runner, handle.seq)
     }
 }

@@ -4,7 +4,7 @@
 //! Requests share the prefixes of running and finished requests. When the pool of cells is full, retained prefixes are
 //! removed first; then the newest request of the lowest priority gives up its cells and is computed again later.
 
-mod constraint;
+mod branch_cells;
 mod disk;
 mod engine;
 mod pace;
@@ -12,27 +12,27 @@ mod prefix_store;
 mod radix;
 mod request;
 mod running;
-mod speculation;
 mod state;
 
+pub use branch_cells::BranchCells;
 pub use engine::{Engine, EngineHandle, EventSink};
 pub use request::{
-    CacheMiss, CacheReport, CacheSource, GeneratedToken, Generation, MissReason, Request,
-    RequestEvent, RequestHandle, RequestOutput, TokenConstraint, TokenLogprobs,
+    CacheMiss, CacheReport, CacheSource, Generation, MissReason, Request, RequestEvent,
+    RequestHandle, RequestOutput,
 };
 pub use state::{Counters, EngineState, SequenceInfo};
 
+use crate::decode::{DecodeStep, MaskWorker, Sequence};
 use crate::generation::FinishReason;
-use crate::speculative::{Drafter, VerifyCosts};
-use crate::{BatchRunner, BatchToken, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, Wanted};
-use constraint::MaskWorker;
+use crate::speculative::{Drafter, SpecType, Speculator, VerifyCosts};
+use crate::{BatchRunner, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
+use backend::Backend;
 use disk::DiskStore;
 use engine::{Command, Shared};
 use kv::SeqId;
 use pace::StepPace;
 use prefix_store::PrefixStore;
-use running::RunningRequest;
+use running::{Listener, RunningRequest};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,6 +60,9 @@ pub struct SchedulerOptions {
     pub candidates: usize,
     /// A draft for requests that speculate with one.
     pub draft: Option<Drafter>,
+    /// With `Some(keep)`, a request whose context is full keeps its first `keep` tokens and drops the older half of the others,
+    /// instead of ending.
+    pub context_shift: Option<usize>,
     /// What the engine counts in. Counters that are handed to one engine after the other go on.
     pub counters: Arc<Counters>,
 }
@@ -74,6 +77,7 @@ impl Default for SchedulerOptions {
             disk: None,
             candidates: 0,
             draft: None,
+            context_shift: None,
             counters: Arc::default(),
         }
     }
@@ -125,7 +129,11 @@ impl Scheduler {
         let default = if has_windows { 64 } else { 1024 };
         let prefixes = options.prefixes.unwrap_or(default);
         let costs_file = VerifyCosts::file(&model, backend, runner);
-        let runner = BatchRunner::with_trees(&model, backend, runner, slots, prefixes, candidates)?;
+        let mut runner =
+            BatchRunner::with_trees(&model, backend, runner, slots, prefixes, candidates)?;
+        if let Some(keep) = options.context_shift {
+            runner.enable_context_shift(keep)?;
+        }
         let disk = match &options.disk {
             None => None,
             Some((folder, limit)) => {
@@ -137,7 +145,7 @@ impl Scheduler {
             }
         };
         Ok(Scheduler {
-            masks: MaskWorker::start(model.facts().vocab_size),
+            masks: MaskWorker::new(model.facts().vocab_size),
             pace: StepPace::new(options.step_time),
             store: PrefixStore::new(prefixes, disk),
             model,
@@ -200,11 +208,11 @@ impl Scheduler {
             Command::Submit(submission) => self.waiting.push(RunningRequest::new(*submission)),
             Command::Inspect(reply) => {
                 let info = |request: &RunningRequest| SequenceInfo {
-                    seq: request.seq,
+                    seq: request.seq(),
                     request: Some(request.id),
-                    tokens: self.runner.tokens(request.seq).len(),
-                    pending: request.remaining().len(),
-                    generated: request.generated(),
+                    tokens: self.runner.fed_tokens(request.seq()).len(),
+                    pending: request.sequence.remaining().len(),
+                    generated: request.sequence.generated(),
                     runs: vec![],
                 };
                 let running = self.running.iter().map(info).collect();
@@ -282,16 +290,18 @@ impl Scheduler {
         if !request.cache_prompt {
             return false;
         }
-        let prompt = request.prompt();
+        let prompt = request.sequence.prompt();
         // One of a lower priority as well: what is shared is computed once, and what is not never delays the request.
-        let computing = self.running.iter().filter(|r| !r.decoding);
+        let computing = self.running.iter();
+        let computing = computing.filter(|r| !r.sequence.is_decoding());
         let shared = computing.map(|other| {
-            let there = self.runner.tokens(other.seq);
-            let all = crate::common_prefix_len(other.prompt(), prompt).min(prompt.len() - 1);
+            let there = self.runner.tokens(other.seq());
+            let all =
+                crate::common_prefix_len(other.sequence.prompt(), prompt).min(prompt.len() - 1);
             all.saturating_sub(there.len())
         });
         let beside = admitted.iter().map(|index| {
-            let all = crate::common_prefix_len(self.waiting[*index].prompt(), prompt);
+            let all = crate::common_prefix_len(self.waiting[*index].sequence.prompt(), prompt);
             all.min(prompt.len() - 1)
         });
         let stored = self.store.longest(prompt);
@@ -303,17 +313,17 @@ impl Scheduler {
 
     /// Gives a request a sequence with the longest stored prefix of its prompt.
     fn start(&mut self, mut request: RunningRequest) {
-        let taken: Vec<SeqId> = self.running.iter().map(|other| other.seq).collect();
+        let taken: Vec<SeqId> = self.running.iter().map(RunningRequest::seq).collect();
         let seq = self.runner.free_sequence(&taken);
         let seq = seq.expect("as many sequences as slots");
         let reused = match request.cache_prompt {
             true => {
-                let prompt = request.prompt();
+                let prompt = request.sequence.prompt();
                 let (runner, model) = (&mut self.runner, &self.model);
                 self.store.reuse(runner, model, &taken, prompt, seq)
             }
             false => Ok(CacheReport {
-                prompt_tokens: request.prompt().len(),
+                prompt_tokens: request.sequence.prompt().len(),
                 cached_tokens: 0,
                 source: CacheSource::None,
                 miss: Some(CacheMiss {
@@ -325,18 +335,22 @@ impl Scheduler {
             }),
         };
         let reused = reused.and_then(|report| {
-            self.begin_speculation(&mut request, seq)?;
+            self.begin_speculation(&mut request)?;
+            let cached = report.cached_tokens;
+            request
+                .sequence
+                .begin_after(&mut self.runner, seq, cached)?;
             Ok(report)
         });
         match reused {
             Ok(report) => {
                 let counters = &self.shared.counters;
-                if request.report.is_none() {
+                if request.listener.report.is_none() {
                     Counters::add(&counters.started, 1);
                     Counters::add(&counters.prompt_tokens, report.prompt_tokens);
                     Counters::add(&counters.cached_tokens, report.cached_tokens);
                 }
-                request.start(seq, report);
+                request.listener.start(report);
                 self.running.push(request);
             }
             Err(error) => {
@@ -347,78 +361,81 @@ impl Scheduler {
         }
     }
 
+    /// Makes the speculation of a request that gets a sequence for the first time.
+    fn begin_speculation(&mut self, request: &mut RunningRequest) -> Result<(), RuntimeError> {
+        let Some(options) = request.speculation.take() else {
+            return Ok(());
+        };
+        options.check(self.runner.max_step_tokens())?;
+        if options.kind == SpecType::Auto && self.costs.measured().is_empty() {
+            let file = self.costs_file.as_deref();
+            self.costs = self.runner.verify_costs(file, options.max_candidates)?;
+        }
+        let draft = self.options.draft.as_ref();
+        let speculator = Speculator::new(&options, &self.costs, draft)?;
+        request.sequence.speculate(speculator);
+        Ok(())
+    }
+
     /// Runs one forward for all requests, and samples.
     fn step(&mut self) {
+        self.shift_full_contexts();
         let counts = self.token_counts();
         let Some(mut counts) = self.make_room(counts) else {
             return;
         };
-        let failed = self.propose(&mut counts);
-        if let Some((index, error)) = failed {
-            self.fail(index, error);
-            return;
-        }
-        for request in &mut self.running {
-            if let Some(constraint) = &mut request.constraint {
-                self.masks.begin(constraint);
-            }
-        }
-        let started = Instant::now();
-        let failures = self.forward(&counts);
-        let time = started.elapsed();
-        let tokens: usize = counts.iter().sum();
-        let prompts = self.running.iter().zip(&counts);
-        let prompts = prompts.filter(|(r, _)| !r.decoding).map(|(_, n)| *n);
-        self.pace.record(prompts.sum(), time);
+        let running = self.running.iter_mut();
+        let parts = running.map(|r| (&mut r.sequence, &mut r.listener));
+        let (mut sequences, mut listeners): (Vec<&mut Sequence<'_>>, Vec<&mut Listener>) =
+            parts.unzip();
+        let mut step = DecodeStep {
+            runner: &mut self.runner,
+            tokenizer: self.model.tokenizer().ok(),
+            masks: &self.masks,
+            context: self.shared.context(),
+            samples_after_prompt: true,
+        };
+        let report = step.run(&mut sequences, &mut counts, &mut |index, event| {
+            listeners[index].hear(event)
+        });
+        self.pace.record(report.prompt_rows, report.time);
         let counters = &self.shared.counters;
         Counters::add(&counters.steps, 1);
-        Counters::add(&counters.step_tokens, tokens);
-        Counters::add(&counters.step_micros, time.as_micros() as usize);
-        let mut ends = vec![];
-        let tokenizer = self.model.tokenizer().ok();
-        for (index, request) in self.running.iter_mut().enumerate() {
-            if counts[index] == 0 || failures.iter().any(|(failed, _)| *failed == index) {
-                continue;
-            }
-            if request.decoding && self.runner.has_candidates(request.seq) {
-                let context = self.shared.context();
-                let verified = request.verify(&mut self.runner, tokenizer, context, tokens, time);
-                match verified {
-                    Ok((generated, end)) => {
-                        Counters::add(&counters.generated_tokens, generated);
-                        ends.extend(end.map(|finish| (index, Ok(finish))));
-                    }
-                    Err(error) => ends.push((index, Err(error))),
-                }
-                continue;
-            }
-            request.advance(counts[index].min(request.remaining().len()));
-            if !request.remaining().is_empty() {
-                continue;
-            }
-            if request.is_prefill_only() {
-                ends.push((index, Ok(FinishReason::Length)));
-                continue;
-            }
-            Counters::add(&counters.generated_tokens, 1);
-            match request.sample(self.runner.row(request.seq), tokenizer) {
-                Ok(None) if self.runner.tokens(request.seq).len() + 1 > self.shared.context() => {
-                    ends.push((index, Ok(FinishReason::Context)));
-                }
-                Ok(None) => {}
-                Ok(Some(finish)) => ends.push((index, Ok(finish))),
-                Err(error) => ends.push((index, Err(error))),
+        Counters::add(&counters.step_tokens, report.rows);
+        Counters::add(&counters.step_micros, report.time.as_micros() as usize);
+        Counters::add(&counters.generated_tokens, report.generated);
+        let mut failures = report.failures;
+        for index in (0..self.running.len()).rev() {
+            let failed = failures.iter().position(|(failed, _)| *failed == index);
+            match (failed, self.running[index].sequence.finish) {
+                (Some(at), _) => self.fail(index, failures.swap_remove(at).1),
+                (None, Some(finish)) => self.finish(index, finish),
+                (None, None) => {}
             }
         }
-        ends.extend(
-            failures
-                .into_iter()
-                .map(|(index, error)| (index, Err(error))),
-        );
-        ends.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
-        for (index, end) in ends {
-            match end {
-                Ok(finish) => self.finish(index, finish),
+    }
+
+    /// Shifts the sequences whose context is full, and ends those that cannot be shifted.
+    fn shift_full_contexts(&mut self) {
+        let context = self.shared.context();
+        for index in (0..self.running.len()).rev() {
+            let seq = self.running[index].seq();
+            if !self.runner.is_pending(seq) || self.runner.fed_tokens(seq).len() < context {
+                continue;
+            }
+            let shifted = loop {
+                match self.runner.shift_context(seq) {
+                    Ok(shift) => break Ok(shift.is_some()),
+                    // Rows that others share are copied, which needs cells.
+                    Err(error) => match self.store.evict(&mut self.runner, &self.model) {
+                        Ok(true) => continue,
+                        _ => break Err(error),
+                    },
+                }
+            };
+            match shifted {
+                Ok(true) => {}
+                Ok(false) => self.finish(index, FinishReason::Context),
                 Err(error) => self.fail(index, error),
             }
         }
@@ -426,12 +443,13 @@ impl Scheduler {
 
     /// How many tokens of each running request the next step takes.
     fn token_counts(&mut self) -> Vec<usize> {
-        let decoding = self.running.iter().filter(|r| r.decoding).count();
+        let decoding = self.decoding().count();
         let max = self.runner.max_step_tokens();
         let mut budget = self.pace.prompt_tokens(decoding, max);
-        let mut counts: Vec<usize> = self.running.iter().map(|r| r.decoding.into()).collect();
+        let running = self.running.iter();
+        let mut counts: Vec<usize> = running.map(|r| r.sequence.is_decoding().into()).collect();
         let mut prompts: Vec<usize> = (0..self.running.len())
-            .filter(|index| !self.running[*index].decoding)
+            .filter(|index| !self.running[*index].sequence.is_decoding())
             .collect();
         if prompts.is_empty() {
             return counts;
@@ -443,7 +461,7 @@ impl Scheduler {
         let mut left = prompts.len();
         for index in prompts {
             let share = budget.div_ceil(left);
-            let n = self.running[index].remaining().len().min(share);
+            let n = self.running[index].sequence.remaining().len().min(share);
             counts[index] = n;
             budget -= n;
             left -= 1;
@@ -459,16 +477,16 @@ impl Scheduler {
             if needed == 0 {
                 return None;
             }
-            if self.runner.can_extend(needed).unwrap_or(false) {
+            if self.runner.has_cells(needed).unwrap_or(false) {
                 return Some(counts);
             }
             if matches!(self.store.evict(&mut self.runner, &self.model), Ok(true)) {
                 continue;
             }
             // Prompts wait while others generate: those free cells when they end.
-            let decoding = self.running.iter().any(|r| r.decoding);
+            let decoding = self.decoding().next().is_some();
             let prompts = self.running.iter().zip(&mut counts);
-            let prompts = prompts.filter(|(r, n)| !r.decoding && **n > 0);
+            let prompts = prompts.filter(|(r, n)| !r.sequence.is_decoding() && **n > 0);
             let prompts: Vec<&mut usize> = prompts.map(|(_, n)| n).collect();
             if decoding && !prompts.is_empty() {
                 prompts.into_iter().for_each(|n| *n = 0);
@@ -490,83 +508,41 @@ impl Scheduler {
     /// Takes the sequence of a request. It waits, before all others of its priority.
     fn preempt(&mut self, index: usize) {
         let mut request = self.running.remove(index);
-        _ = self.runner.remove(request.seq);
-        request.preempt();
+        let seq = request.seq();
+        request.sequence.give_up(self.runner.tokens(seq));
+        _ = self.runner.remove(seq);
         Counters::add(&self.shared.counters.preempted, 1);
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         self.waiting.insert(0, request);
     }
 
-    /// Feeds `counts[i]` tokens of request `i`. If the step fails, the requests are fed one by one, so that only those
-    /// that fail alone are returned.
-    fn forward(&mut self, counts: &[usize]) -> Vec<(usize, RuntimeError)> {
-        let tokens = |request: &RunningRequest, n: usize| -> Vec<BatchToken> {
-            let remaining = request.remaining();
-            let (seq, last) = (request.seq, remaining.len());
-            let token = move |(i, id): (usize, &u32)| BatchToken {
-                seq,
-                id: *id,
-                logits: i + 1 == last,
-            };
-            remaining[..n].iter().enumerate().map(token).collect()
-        };
-        let mut parts = vec![];
-        for (index, (request, n)) in self.running.iter().zip(counts).enumerate() {
-            let tree = request.speculator.as_ref().filter(|_| request.decoding);
-            let tree = tree.map(|speculator| (request.seq, speculator.tree()));
-            if *n > 0 {
-                let tokens = match tree {
-                    Some(_) => vec![],
-                    None => tokens(request, *n),
-                };
-                parts.push((index, tokens, tree));
-            }
-        }
-        let whole: Vec<BatchToken> = parts.iter().flat_map(|part| &part.1).copied().collect();
-        let trees: Vec<_> = parts.iter().filter_map(|part| part.2).collect();
-        // Rows of all requests have the same outputs: as many as the most demanding one needs.
-        let sampled = parts
-            .iter()
-            .filter(|(_, tokens, tree)| tree.is_some() || tokens.iter().any(|token| token.logits));
-        let wanted = sampled.map(|(index, ..)| self.running[*index].wanted_outputs());
-        let wanted = wanted.fold(Wanted::Argmax, Wanted::and);
-        if self.runner.step_wanted(&whole, &trees, wanted).is_ok() {
-            return vec![];
-        }
-        let mut failures = vec![];
-        for (index, tokens, tree) in parts {
-            // The outputs of a tree last until the next step, so that alone a request gets its next token only.
-            let root = tree.map(|(seq, tree)| BatchToken {
-                seq,
-                id: tree.tokens()[0],
-                logits: true,
-            });
-            let tokens: Vec<BatchToken> = tokens.into_iter().chain(root).collect();
-            if let Err(error) = self.runner.step(&tokens) {
-                failures.push((index, error));
-            }
-        }
-        failures
+    /// The requests that generate.
+    fn decoding(&self) -> impl Iterator<Item = &RunningRequest> {
+        let running = self.running.iter();
+        running.filter(|request| request.sequence.is_decoding())
     }
 
     /// Ends a running request and retains its tokens.
     fn finish(&mut self, index: usize, finish: FinishReason) {
         let request = self.running.remove(index);
         self.count_end(finish);
-        let seq = request.seq;
-        let keep = request.cache_prompt;
-        request.finish(finish);
-        // A prefix that cannot be retained is computed again.
+        let seq = request.seq();
+        // The rows of a shifted sequence are not those that its tokens have without a shift.
+        let keep = request.cache_prompt && self.runner.take_shifts(seq).is_empty();
+        // A prefix that cannot be retained is computed again. The client that hears of the end may ask for it at once.
         if keep {
-            _ = self.store.retain(&mut self.runner, &self.model, seq);
+            let branch = request.branch.as_ref();
+            let (runner, model) = (&mut self.runner, &self.model);
+            _ = self.store.retain(runner, model, seq, branch);
         }
         _ = self.runner.remove(seq);
+        request.finish(finish);
     }
 
     fn fail(&mut self, index: usize, error: RuntimeError) {
         let request = self.running.remove(index);
         Counters::add(&self.shared.counters.failed, 1);
-        _ = self.runner.remove(request.seq);
+        _ = self.runner.remove(request.seq());
         request.fail(error);
     }
 

@@ -1,5 +1,6 @@
 //! `PrefixStore`: the prefixes of finished requests, retained in the pool of cells and spilled to disk.
 
+use super::branch_cells::{BranchCells, Released};
 use super::disk::DiskStore;
 use super::radix::RadixIndex;
 use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
@@ -25,6 +26,9 @@ pub(super) struct PrefixStore {
     max_entries: usize,
     disk: Option<DiskStore>,
     evictions: u64,
+    next_number: u64,
+    /// The prefixes whose holds have ended.
+    released: Released,
     /// What was removed, so that a miss can name the reason.
     evicted: EvictedPrefixes,
 }
@@ -64,6 +68,10 @@ struct Entry {
     used: u64,
     /// Whether a file on disk has its tokens.
     saved: bool,
+    /// Its number, which no other prefix ever has.
+    number: u64,
+    /// The number of branches that hold it.
+    holds: usize,
 }
 
 /// The sequence that a request can share a prefix with.
@@ -82,6 +90,8 @@ impl PrefixStore {
             max_entries,
             disk,
             evictions: 0,
+            next_number: 0,
+            released: Released::default(),
             evicted: EvictedPrefixes::default(),
         }
     }
@@ -217,7 +227,7 @@ impl PrefixStore {
             owner: *owner,
         });
         let live = running.iter().map(|owner| Candidate {
-            len: crate::common_prefix_len(runner.tokens(*owner), prompt),
+            len: crate::common_prefix_len(runner.fed_tokens(*owner), prompt),
             source: CacheSource::Running,
             owner: *owner,
         });
@@ -227,33 +237,64 @@ impl PrefixStore {
         all
     }
 
-    /// Retains the tokens of a sequence. Prefixes that are the beginning of it are released.
+    /// Retains the tokens of a sequence for a branch, if there is one. Prefixes that are the beginning of it and that no branch
+    /// holds are released.
     pub(super) fn retain(
         &mut self,
         runner: &mut BatchRunner,
         model: &Model,
         seq: SeqId,
+        branch: Option<&BranchCells>,
     ) -> Result<(), RuntimeError> {
-        let tokens = runner.tokens(seq).to_vec();
+        let id = self.retain_tokens(runner, model, seq)?;
+        let entry = id.and_then(|id| self.entries.get_mut(&id));
+        if let Some((entry, branch)) = entry.zip(branch) {
+            entry.holds += 1;
+            branch.hold(entry.number, &self.released);
+        }
+        self.drop_released();
+        Ok(())
+    }
+
+    /// Ends the holds of branches that have gone.
+    fn drop_released(&mut self) {
+        for number in self.released.take() {
+            let mut entries = self.entries.values_mut();
+            if let Some(entry) = entries.find(|entry| entry.number == number) {
+                entry.holds -= 1;
+            }
+        }
+    }
+
+    /// Retains the tokens of a sequence, and returns the prefix that has them.
+    fn retain_tokens(
+        &mut self,
+        runner: &mut BatchRunner,
+        model: &Model,
+        seq: SeqId,
+    ) -> Result<Option<SeqId>, RuntimeError> {
+        let tokens = runner.fed_tokens(seq).to_vec();
         let found = self.index.find(&tokens);
         if tokens.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if found.len == tokens.len() {
-            self.touch(found.owners[0]);
-            return Ok(());
+            let owner = found.owners[0];
+            self.touch(owner);
+            return Ok(Some(owner));
         }
+        self.drop_released();
         let covered = self
             .entries
             .iter()
-            .filter(|(_, e)| tokens.starts_with(&e.tokens));
+            .filter(|(_, e)| e.holds == 0 && tokens.starts_with(&e.tokens));
         let covered: Vec<SeqId> = covered.map(|(id, _)| *id).collect();
         for id in covered {
             self.release(runner, id)?;
         }
         while self.entries.len() >= self.max_entries {
             if !self.evict(runner, model)? {
-                return Ok(());
+                return Ok(None);
             }
         }
         let id = runner.retain(seq)?;
@@ -265,20 +306,27 @@ impl PrefixStore {
                 tokens,
                 used: 0,
                 saved,
+                number: self.next_number,
+                holds: 0,
             },
         );
+        self.next_number += 1;
         self.touch(id);
-        Ok(())
+        Ok(Some(id))
     }
 
-    /// Writes the prefix that was not used for the longest time to disk and removes it from the pool. Returns whether
-    /// there was one.
+    /// Writes the prefix that was not used for the longest time to disk and removes it from the pool: one that no branch holds, if
+    /// there is any. Returns whether there was one.
     pub(super) fn evict(
         &mut self,
         runner: &mut BatchRunner,
         model: &Model,
     ) -> Result<bool, RuntimeError> {
-        let oldest = self.entries.iter().min_by_key(|(_, e)| e.used);
+        self.drop_released();
+        let oldest = self
+            .entries
+            .iter()
+            .min_by_key(|(_, e)| (e.holds > 0, e.used));
         let Some(id) = oldest.map(|(id, _)| *id) else {
             return Ok(false);
         };

@@ -1,5 +1,7 @@
 //! Requests, what is reported about them, and the stream of a request's events.
 
+use super::branch_cells::BranchCells;
+use crate::decode::{GeneratedToken, TokenConstraint};
 use crate::generation::{FinishReason, GenerateOptions, Timings};
 use crate::speculative::{RoundTrace, SpecOptions, SpecStats};
 use crate::{RuntimeError, SamplerOptions};
@@ -26,6 +28,8 @@ pub struct Request {
     pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Reuse stored prefixes, and store this request's tokens for later ones.
     pub cache_prompt: bool,
+    /// The branch of a conversation that holds the request's tokens from its end on.
+    pub branch: Option<BranchCells>,
     /// Speculative decoding; `None` decodes plainly. The tokens are the same.
     pub speculation: Option<SpecOptions>,
 }
@@ -42,28 +46,10 @@ impl Request {
             deadline: None,
             constraint: None,
             cache_prompt: true,
+            branch: None,
             speculation: None,
         }
     }
-}
-
-/// Restricts the tokens of a generation, for example to those that a grammar allows. Its masks are computed while the
-/// forward runs.
-pub trait TokenConstraint: Send {
-    /// Clears the bit of every token that cannot be next; bit `id % 32` of word `id / 32` is set on entry.
-    ///
-    /// # Errors
-    /// A message if the constraint cannot continue.
-    fn restrict(&mut self, allowed: &mut [u32]) -> Result<(), String>;
-
-    /// Appends a sampled token.
-    ///
-    /// # Errors
-    /// A message if the token is not allowed.
-    fn accept(&mut self, token: u32) -> Result<(), String>;
-
-    /// Whether the text is complete and nothing can follow it.
-    fn is_complete(&mut self) -> bool;
 }
 
 /// What happened to a request.
@@ -81,26 +67,6 @@ pub enum RequestEvent {
     Finished(Box<RequestOutput>),
     /// The request failed. No event follows.
     Failed(RuntimeError),
-}
-
-/// A generated token.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GeneratedToken {
-    /// The token.
-    pub id: u32,
-    /// The text that it completes, which may be empty. Never a part of a character.
-    pub text: String,
-    /// Log-probabilities, if they were asked for.
-    pub logprobs: Option<TokenLogprobs>,
-}
-
-/// The log-probabilities of a generated token, before the sampler's stages.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprobs {
-    /// That of the token itself.
-    pub logprob: f32,
-    /// The most likely tokens, the most likely first.
-    pub top: Vec<(u32, f32)>,
 }
 
 /// A finished request.

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{Model, RuntimeError};
 use base::{atomic_write, xxh64};
-use kv::{Bookkeeping, CacheSession, KvBytes, Restorable, SeqId, SequenceRows, Side};
+use kv::{CacheOperations, KvBytes, SeqId, SequenceRows, Side};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -17,19 +17,20 @@ pub(crate) struct Contents<'a> {
 }
 
 /// Writes a sequence to `path`. An existing file is replaced atomically.
-pub(crate) fn save<K: Bookkeeping + Restorable>(
+pub(crate) fn save(
     path: &Path,
     model: &Model,
-    session: &CacheSession<K>,
+    cache: &dyn CacheOperations,
     seq: SeqId,
     contents: Contents<'_>,
 ) -> Result<(), RuntimeError> {
     let fingerprint = model.fingerprint();
-    let written = session.read_sequence(seq, |held, bytes| {
+    let mut written = Ok(());
+    cache.read_rows(seq, &mut |held, bytes| {
         assert_eq!(held.len as usize, contents.tokens.len());
-        atomic_write(path, |file| {
+        written = atomic_write(path, |file| {
             write(file, fingerprint, &contents, held, bytes)
-        })
+        });
     })?;
     let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
     Ok(written.map_err(failed)?)

@@ -3,8 +3,7 @@
 use super::level_search::{grow_tree, most_likely};
 use super::proposer::{Proposal, Proposer};
 use super::tree_proposal::TreeProposal;
-use crate::batch_runner::BatchRunner;
-use crate::lane::DecodeContext;
+use crate::batch_runner::{BatchRunner, CandidateLevel};
 use crate::memory::MemoryUsage;
 use crate::options::RunnerOptions;
 use crate::runner::common_prefix_len;
@@ -173,7 +172,12 @@ fn grow(
         if !fits || !runner.can_extend(nodes)? {
             return Ok(None);
         }
-        runner.step_candidates(seq, &level.tokens, &level.parents)?;
+        let candidates = CandidateLevel {
+            seq,
+            tokens: &level.tokens,
+            parents: &level.parents,
+        };
+        runner.step_candidates(&[candidates])?;
         let candidates = computed..computed + nodes as u32;
         computed = candidates.end;
         let children = |node| most_likely(runner.candidate_logits(seq, node), proposal.top_k);

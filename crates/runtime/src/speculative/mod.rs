@@ -7,7 +7,6 @@ mod adaptive;
 mod costs;
 mod draft;
 mod eagle3;
-mod generate;
 mod level_search;
 mod ngram;
 mod options;

@@ -336,9 +336,9 @@ impl Speculator {
         }
     }
 
-    /// Removes the traced rounds.
-    pub(crate) fn take_trace(&mut self) -> Vec<RoundTrace> {
-        std::mem::take(&mut self.stats.trace)
+    /// The last round, if rounds are traced.
+    pub(crate) fn last_round(&self) -> Option<&RoundTrace> {
+        self.stats.trace.last()
     }
 
     /// What speculation has done so far.

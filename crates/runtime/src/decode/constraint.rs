@@ -1,14 +1,33 @@
-//! Computes the masks of constraints on a thread of their own, while the forward runs.
+//! Constraints on the tokens of a generation. Their masks are computed on a thread of their own, while the forward runs.
 
-use super::request::TokenConstraint;
 use crate::{RuntimeError, RuntimeErrorKind};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Restricts the tokens of a generation, for example to those that a grammar allows. Its masks are computed while the
+/// forward runs.
+pub trait TokenConstraint: Send {
+    /// Clears the bit of every token that cannot be next; bit `id % 32` of word `id / 32` is set on entry.
+    ///
+    /// # Errors
+    /// A message if the constraint cannot continue.
+    fn restrict(&mut self, allowed: &mut [u32]) -> Result<(), String>;
+
+    /// Appends a sampled token.
+    ///
+    /// # Errors
+    /// A message if the token is not allowed.
+    fn accept(&mut self, token: u32) -> Result<(), String>;
+
+    /// Whether the text is complete and nothing can follow it.
+    fn is_complete(&mut self) -> bool;
+}
 
 type Boxed = Box<dyn TokenConstraint>;
 type Answer = (Boxed, Result<Vec<u32>, String>);
 
 /// A constraint of a running request.
-pub(super) struct ConstraintState {
+pub(crate) struct ConstraintState {
     /// `None` while the worker has it.
     constraint: Option<Boxed>,
     answer: Option<Receiver<Answer>>,
@@ -17,7 +36,7 @@ pub(super) struct ConstraintState {
 }
 
 impl ConstraintState {
-    pub(super) fn new(constraint: Boxed) -> ConstraintState {
+    pub(crate) fn new(constraint: Boxed) -> ConstraintState {
         ConstraintState {
             constraint: Some(constraint),
             answer: None,
@@ -26,7 +45,7 @@ impl ConstraintState {
     }
 
     /// Sets the logits of tokens that are not allowed to negative infinity.
-    pub(super) fn apply(&mut self, logits: &mut [f32]) -> Result<(), RuntimeError> {
+    pub(crate) fn apply(&mut self, logits: &mut [f32]) -> Result<(), RuntimeError> {
         let mask = self.take_mask(logits.len())?;
         let mut any = false;
         for (id, logit) in logits.iter_mut().enumerate() {
@@ -57,50 +76,59 @@ impl ConstraintState {
     }
 
     /// Appends a sampled token. Returns whether the text is complete.
-    pub(super) fn accept(&mut self, token: u32) -> Result<bool, RuntimeError> {
+    pub(crate) fn accept(&mut self, token: u32) -> Result<bool, RuntimeError> {
         let constraint = self.constraint.as_mut().expect("the mask was taken");
         constraint.accept(token).map_err(constraint_error)?;
         Ok(constraint.is_complete())
     }
 }
 
-/// The thread that computes masks.
-pub(super) struct MaskWorker {
-    jobs: Sender<(Boxed, Sender<Answer>)>,
+/// Computes masks on a thread that the first constraint starts. The thread ends when the worker is dropped.
+pub(crate) struct MaskWorker {
+    /// `None` if the thread did not start: masks are then computed when they are used.
+    jobs: OnceLock<Option<Sender<Job>>>,
     vocab: usize,
 }
 
+type Job = (Boxed, Sender<Answer>);
+
 impl MaskWorker {
-    /// Starts the thread. It ends when the worker is dropped. Without a thread, masks are computed when they are used.
-    pub(super) fn start(vocab: usize) -> MaskWorker {
-        let (jobs, receiver) = channel::<(Boxed, Sender<Answer>)>();
-        let work = move || {
-            for (mut constraint, answer) in receiver {
-                let mask = compute(&mut constraint, vocab);
-                _ = answer.send((constraint, mask));
-            }
+    pub(crate) fn new(vocab: usize) -> MaskWorker {
+        MaskWorker {
+            jobs: OnceLock::new(),
+            vocab,
+        }
+    }
+
+    fn jobs(&self) -> Option<&Sender<Job>> {
+        let start = || {
+            let (jobs, receiver) = channel::<Job>();
+            let vocab = self.vocab;
+            let work = move || {
+                for (mut constraint, answer) in receiver {
+                    let mask = compute(&mut constraint, vocab);
+                    _ = answer.send((constraint, mask));
+                }
+            };
+            let thread = std::thread::Builder::new().name("kvark-masks".to_owned());
+            thread.spawn(work).is_ok().then_some(jobs)
         };
-        let thread = std::thread::Builder::new().name("kvark-masks".to_owned());
-        _ = thread.spawn(work);
-        MaskWorker { jobs, vocab }
+        self.jobs.get_or_init(start).as_ref()
     }
 
     /// Starts to compute the next mask of a constraint.
-    pub(super) fn begin(&self, state: &mut ConstraintState) {
-        if state.mask.is_some() {
+    pub(crate) fn begin(&self, state: &mut ConstraintState) {
+        let Some(jobs) = self.jobs().filter(|_| state.mask.is_none()) else {
             return;
-        }
+        };
         let Some(constraint) = state.constraint.take() else {
             return;
         };
         let (sender, receiver) = channel();
-        match self.jobs.send((constraint, sender)) {
+        match jobs.send((constraint, sender)) {
             Ok(()) => state.answer = Some(receiver),
-            Err(unsent) => {
-                let mut constraint = unsent.0.0;
-                state.mask = compute(&mut constraint, self.vocab).ok();
-                state.constraint = Some(constraint);
-            }
+            // The thread has gone: the mask is computed when it is used.
+            Err(unsent) => state.constraint = Some(unsent.0.0),
         }
     }
 }

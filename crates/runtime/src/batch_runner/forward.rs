@@ -1,0 +1,258 @@
+//! The forwards of a runner: tokens of any sequences and trees of candidates in one step.
+
+use super::BatchRunner;
+use super::candidates::{CandidateNode, Candidates};
+use crate::RuntimeError;
+use crate::speculative::TreeProposal;
+use backend::Wanted;
+use kv::{MAX_SEQUENCES, Role, SeqId, StepToken};
+
+/// One token of a batched step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchToken {
+    /// The sequence that it continues.
+    pub seq: SeqId,
+    /// The token id.
+    pub id: u32,
+    /// Whether the logits after it are computed and kept as the sequence's.
+    pub logits: bool,
+}
+
+/// What one sequence feeds in a forward. Its pending token is fed before its tokens, or is the root of its tree.
+#[derive(Clone, Copy)]
+pub(crate) enum Feed<'a> {
+    /// The pending token, if there is one, and these tokens. `logits` keeps the outputs after the last one.
+    Tokens {
+        seq: SeqId,
+        tokens: &'a [u32],
+        logits: bool,
+    },
+    /// A tree of candidates. They stay until a path of them is committed.
+    Tree { seq: SeqId, tree: &'a TreeProposal },
+}
+
+impl Feed<'_> {
+    fn seq(&self) -> SeqId {
+        match self {
+            Feed::Tokens { seq, .. } | Feed::Tree { seq, .. } => *seq,
+        }
+    }
+}
+
+impl BatchRunner {
+    /// Runs one forward over tokens of any sequences. The pending token of a sequence is fed before its tokens.
+    pub fn step(&mut self, tokens: &[BatchToken]) -> Result<(), RuntimeError> {
+        self.step_wanted(tokens, &[], Wanted::Logits)
+    }
+
+    /// Runs one forward that feeds tokens and verifies a tree for each of these sequences. The candidates stay until a path
+    /// of them is committed.
+    pub fn step_trees(
+        &mut self,
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+    ) -> Result<(), RuntimeError> {
+        self.step_wanted(tokens, trees, Wanted::Logits)
+    }
+
+    /// Runs a step as [`step_trees`](BatchRunner::step_trees) does, and computes only the wanted outputs of its rows.
+    pub fn step_wanted(
+        &mut self,
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+        wanted: Wanted,
+    ) -> Result<(), RuntimeError> {
+        self.check_ids(tokens, trees)?;
+        let sequences = tokens.iter().map(|token| token.seq);
+        let sequences = sequences.chain(trees.iter().map(|(seq, _)| *seq));
+        let pending = self.take_all_pending(sequences);
+        let ran = match pending.is_empty() {
+            true => self.run(tokens, trees, wanted),
+            false => self.run(&[&pending, tokens].concat(), trees, wanted),
+        };
+        self.restore_pending_on_error(ran, &pending)
+    }
+
+    /// Runs one forward for these sequences, each of which occurs once. After an error, the sequences are as they were.
+    pub(crate) fn forward(
+        &mut self,
+        parts: &[Feed<'_>],
+        wanted: Wanted,
+    ) -> Result<(), RuntimeError> {
+        let mut tokens = vec![];
+        let mut trees = vec![];
+        let pending = self.take_all_pending(parts.iter().map(Feed::seq));
+        for part in parts {
+            match *part {
+                Feed::Tree { seq, tree } => trees.push((seq, tree)),
+                Feed::Tokens {
+                    seq,
+                    tokens: ids,
+                    logits,
+                } => {
+                    let first = pending.iter().filter(|token| token.seq == seq);
+                    let ids = first.map(|token| token.id).chain(ids.iter().copied());
+                    let token = |id| BatchToken {
+                        seq,
+                        id,
+                        logits: false,
+                    };
+                    tokens.extend(ids.map(token));
+                    if let Some(last) = tokens.last_mut().filter(|last| last.seq == seq) {
+                        last.logits = logits;
+                    }
+                }
+            }
+        }
+        let ran = self.check_ids(&tokens, &trees);
+        let ran = ran.and_then(|()| self.run(&tokens, &trees, wanted));
+        self.restore_pending_on_error(ran, &pending)
+    }
+
+    fn check_ids(
+        &self,
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+    ) -> Result<(), RuntimeError> {
+        let of_trees = trees.iter().flat_map(|(_, tree)| tree.tokens());
+        let ids = tokens.iter().map(|token| token.id);
+        self.decoder.check_ids(ids.chain(of_trees.copied()))
+    }
+
+    /// Removes the pending tokens of sequences, for a step that feeds them.
+    fn take_all_pending(&mut self, sequences: impl Iterator<Item = SeqId>) -> Vec<BatchToken> {
+        let mut pending = vec![];
+        for seq in sequences {
+            let id = self.take_pending(seq);
+            pending.extend(id.map(|id| BatchToken {
+                seq,
+                id,
+                logits: false,
+            }));
+        }
+        pending
+    }
+
+    fn restore_pending_on_error(
+        &mut self,
+        ran: Result<(), RuntimeError>,
+        pending: &[BatchToken],
+    ) -> Result<(), RuntimeError> {
+        if ran.is_err() {
+            for token in pending {
+                self.append(token.seq, token.id);
+            }
+        }
+        ran
+    }
+
+    /// Computes candidates of a sequence. Parents are among all its candidates since the last commit.
+    pub(crate) fn step_candidates(
+        &mut self,
+        levels: &[CandidateLevel<'_>],
+    ) -> Result<(), RuntimeError> {
+        let ids = levels.iter().flat_map(|level| level.tokens);
+        self.decoder.check_ids(ids.copied())?;
+        self.run_levels(&[], levels, Wanted::Logits)
+    }
+
+    /// Runs one forward. The caller has checked the token ids and taken the pending tokens.
+    fn run(
+        &mut self,
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+        wanted: Wanted,
+    ) -> Result<(), RuntimeError> {
+        let levels = trees.iter().map(|(seq, tree)| CandidateLevel {
+            seq: *seq,
+            tokens: tree.tokens(),
+            parents: tree.parents(),
+        });
+        self.run_levels(tokens, &levels.collect::<Vec<_>>(), wanted)
+    }
+
+    fn run_levels(
+        &mut self,
+        tokens: &[BatchToken],
+        levels: &[CandidateLevel<'_>],
+        wanted: Wanted,
+    ) -> Result<(), RuntimeError> {
+        self.next.clear();
+        let sequences = &self.states[..MAX_SEQUENCES as usize];
+        let held = sequences.iter().map(|state| state.tokens.len());
+        self.next.extend(held.map(|tokens| tokens as i32));
+        let step = &mut self.decoder.step;
+        step.clear();
+        for token in tokens {
+            // The cache returns an error for an unknown sequence.
+            let next = self.next.get_mut(token.seq as usize);
+            let position = next.map_or(0, |next| std::mem::replace(next, *next + 1));
+            let row = step.push(StepToken {
+                id: token.id,
+                position,
+                seq: token.seq,
+                role: Role::Next,
+            });
+            if token.logits {
+                step.want(row);
+            }
+        }
+        let mut rows = tokens.iter().filter(|token| token.logits).count();
+        let mut added = Vec::with_capacity(levels.len());
+        for level in levels {
+            // The cache returns an error for an unknown sequence and for an unknown parent.
+            let state = self.states.get(level.seq as usize);
+            let mut candidates = state.map_or_else(Candidates::default, |s| s.candidates.clone());
+            let base = state.map_or(0, |state| state.tokens.len());
+            candidates.last_step = candidates.nodes.len();
+            (candidates.first_row, candidates.first_token) = (rows, step.len());
+            candidates.step = self.steps + 1;
+            for (&id, &parent) in level.tokens.iter().zip(level.parents) {
+                let above = parent.and_then(|parent| candidates.nodes.get(parent as usize));
+                let depth = above.map_or(0, |above| above.depth + 1);
+                let row = step.push(StepToken {
+                    id,
+                    position: (base + depth as usize) as i32,
+                    seq: level.seq,
+                    role: Role::Candidate { parent },
+                });
+                step.want(row);
+                candidates.nodes.push(CandidateNode { id, parent, depth });
+            }
+            rows += level.tokens.len();
+            added.push((level.seq, candidates));
+        }
+        self.decoder.run(wanted)?;
+        self.steps += 1;
+        for (index, token) in tokens.iter().enumerate() {
+            let state = &mut self.states[token.seq as usize];
+            if let Some(features) = &mut state.features {
+                let row = self.decoder.outputs.features(index);
+                features.push(state.tokens.len(), row);
+            }
+            state.tokens.push(token.id);
+            state.row.clear();
+        }
+        for (seq, candidates) in added {
+            self.states[seq as usize].candidates = candidates;
+        }
+        // Of several logits rows of a sequence, the last one is kept.
+        let wanted = tokens.iter().filter(|token| token.logits).count();
+        let rows = tokens.iter().rev().filter(|token| token.logits);
+        for (row, token) in (0..wanted).rev().zip(rows) {
+            let kept = &mut self.states[token.seq as usize].row;
+            if kept.is_empty() {
+                kept.copy(self.decoder.outputs.row(row));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// New candidates of a sequence, each with its parent.
+#[derive(Clone, Copy)]
+pub(crate) struct CandidateLevel<'a> {
+    pub(crate) seq: SeqId,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) parents: &'a [Option<u32>],
+}

@@ -1,0 +1,265 @@
+//! The sequences of a runner: their tokens, forks, rewinds, context shifts and snapshots.
+
+use super::{BatchRunner, Candidates, SequenceState};
+use crate::context_shift::{ContextShift, ContextShifter};
+use crate::prefix::PromptPrefix;
+use crate::snapshot::{self, Contents, Snapshot};
+use crate::{Model, RuntimeError, common_prefix_len};
+use backend::RowOutputs;
+use kv::{MAX_SEQUENCES, SeqId};
+use std::path::Path;
+
+impl BatchRunner {
+    /// The tokens of a sequence, with the pending one.
+    pub fn tokens(&self, seq: SeqId) -> &[u32] {
+        self.states.get(seq as usize).map_or(&[], |s| &s.tokens)
+    }
+
+    /// The tokens of a sequence whose keys and values are cached.
+    pub(crate) fn fed_tokens(&self, seq: SeqId) -> &[u32] {
+        let state = self.states.get(seq as usize);
+        state.map_or(&[], |state| &state.tokens[..state.fed()])
+    }
+
+    /// Whether the last token of a sequence is pending: a generation sampled it, and the next step of the sequence feeds it.
+    pub fn is_pending(&self, seq: SeqId) -> bool {
+        let state = self.states.get(seq as usize);
+        state.is_some_and(|state| state.pending)
+    }
+
+    /// Appends a sampled token, which is pending from now on.
+    pub(crate) fn append(&mut self, seq: SeqId, token: u32) {
+        let state = &mut self.states[seq as usize];
+        assert!(!state.pending, "the last token must be fed first");
+        state.tokens.push(token);
+        state.pending = true;
+        state.row.clear();
+    }
+
+    /// Removes the pending token of a sequence, for a caller that feeds it.
+    pub(super) fn take_pending(&mut self, seq: SeqId) -> Option<u32> {
+        let state = self.states.get_mut(seq as usize)?;
+        std::mem::take(&mut state.pending).then(|| state.tokens.pop().expect("it is the last one"))
+    }
+
+    /// The logits after the last token of a sequence; empty if they were not computed, as after a generation whose sampler
+    /// needed the most likely tokens only.
+    pub fn logits(&self, seq: SeqId) -> &[f32] {
+        self.row(seq).logits()
+    }
+
+    /// The outputs after the last token of a sequence.
+    pub fn row(&self, seq: SeqId) -> RowOutputs<'_> {
+        let state = self.states.get(seq as usize);
+        state.map_or(RowOutputs::Logits(&[]), |state| state.row.outputs())
+    }
+
+    /// An empty sequence that is not in `taken`.
+    pub fn free_sequence(&self, taken: &[SeqId]) -> Option<SeqId> {
+        (0..MAX_SEQUENCES).find(|id| self.tokens(*id).is_empty() && !taken.contains(id))
+    }
+
+    /// Enables context shifts: when the context is full, a generation keeps the first `keep` tokens of its sequence and
+    /// drops the older half of the others.
+    ///
+    /// # Errors
+    /// `Backend` if the keys of the model cannot be moved to other positions.
+    pub fn enable_context_shift(&mut self, keep: usize) -> Result<(), RuntimeError> {
+        let layers = self.cache.config()?.layers.len();
+        self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
+        Ok(())
+    }
+
+    /// Shifts a sequence now, if [`enable_context_shift`](BatchRunner::enable_context_shift) was called. Returns `None`
+    /// if nothing was dropped. Rows that other sequences share do not change.
+    pub fn shift_context(&mut self, seq: SeqId) -> Result<Option<ContextShift>, RuntimeError> {
+        let Some(shifter) = &self.shifter else {
+            return Ok(None);
+        };
+        let fed = self.states.get(seq as usize).map_or(0, SequenceState::fed);
+        let shift = shifter.shift(&*self.cache, seq, fed)?;
+        if let Some(shift) = shift {
+            let state = &mut self.states[seq as usize];
+            shift.apply(&mut state.tokens);
+            state.shifts.push(shift);
+            if let Some(features) = &mut state.features {
+                features.clear();
+            }
+        }
+        Ok(shift)
+    }
+
+    /// Shifts sequences, if context shifts are enabled, until `n` more tokens fit. Returns whether they do.
+    pub(crate) fn make_room(
+        &mut self,
+        sequences: &[SeqId],
+        n: usize,
+    ) -> Result<bool, RuntimeError> {
+        for seq in sequences {
+            if self.has_cells(n)? {
+                break;
+            }
+            self.shift_context(*seq)?;
+        }
+        self.has_cells(n)
+    }
+
+    /// The shifts of a sequence since the last call, in order.
+    pub fn take_shifts(&mut self, seq: SeqId) -> Vec<ContextShift> {
+        let state = self.states.get_mut(seq as usize);
+        state.map_or(vec![], |state| std::mem::take(&mut state.shifts))
+    }
+
+    /// Makes `dst`, which must be empty, a copy of the first `len` tokens of `src`, which may be a retained prefix.
+    /// Copies no rows. There are no logits until a token is fed.
+    pub fn fork_prefix(&mut self, src: SeqId, dst: SeqId, len: usize) -> Result<(), RuntimeError> {
+        let whole = self.is_pending(src) && len == self.tokens(src).len();
+        let end = u32::try_from(len - usize::from(whole)).unwrap_or(u32::MAX);
+        self.cache.fork(src, dst, end)?;
+        let tokens = self.tokens(src);
+        let tokens = tokens[..len.min(tokens.len())].to_vec();
+        self.states[dst as usize] = SequenceState {
+            tokens,
+            pending: whole,
+            ..SequenceState::default()
+        };
+        Ok(())
+    }
+
+    /// Makes `dst`, which must be empty, a copy of `src`. Copies no rows.
+    pub fn fork(&mut self, src: SeqId, dst: SeqId) -> Result<(), RuntimeError> {
+        let fed = self.fed_tokens(src).len() as u32;
+        self.cache.fork(src, dst, fed)?;
+        self.states[dst as usize] = self.states[src as usize].clone();
+        Ok(())
+    }
+
+    /// Retains the tokens of a sequence, except a pending one, as a read-only prefix that takes no sequence number, and returns
+    /// its id.
+    pub fn retain(&mut self, seq: SeqId) -> Result<SeqId, RuntimeError> {
+        let id = self.cache.retain(seq)?;
+        let tokens = self.fed_tokens(seq).to_vec();
+        let states = self.states.len().max(id as usize + 1);
+        self.states.resize_with(states, SequenceState::default);
+        self.states[id as usize].tokens = tokens;
+        Ok(id)
+    }
+
+    /// Removes a retained prefix.
+    pub fn release(&mut self, id: SeqId) -> Result<(), RuntimeError> {
+        self.cache.release(id)?;
+        self.states[id as usize] = SequenceState::default();
+        Ok(())
+    }
+
+    /// Freezes the tokens of a runner of one sequence into a prefix that other runners can share, after the pending token was
+    /// fed. This runner continues after it. `model` is the runner's model.
+    pub fn freeze(&mut self, model: &Model) -> Result<PromptPrefix, RuntimeError> {
+        self.sequence(0).feed(&[], |_| true)?;
+        let shared = self.cache.freeze()?;
+        Ok(PromptPrefix::new(shared, self.tokens(0).to_vec(), model))
+    }
+
+    /// Removes all tokens of a sequence.
+    pub fn remove(&mut self, seq: SeqId) -> Result<(), RuntimeError> {
+        self.rewind(seq, 0)
+    }
+
+    /// Removes the tokens of all sequences except one.
+    pub fn keep_only(&mut self, seq: SeqId) -> Result<(), RuntimeError> {
+        self.cache.keep_only(seq)?;
+        for (id, state) in (0..MAX_SEQUENCES).zip(&mut self.states) {
+            if id != seq {
+                *state = SequenceState::default();
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all tokens after the first `len` of a sequence.
+    pub fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), RuntimeError> {
+        let keeps_pending = self.is_pending(seq) && len == self.tokens(seq).len();
+        let fed = len - usize::from(keeps_pending);
+        self.cache
+            .rewind(seq, u32::try_from(fed).unwrap_or(u32::MAX))?;
+        let state = &mut self.states[seq as usize];
+        state.tokens.truncate(len);
+        state.pending = keeps_pending;
+        state.row.clear();
+        state.candidates = Candidates::default();
+        if len == 0 {
+            state.features = None;
+        }
+        if let Some(features) = &mut state.features {
+            features.truncate(len);
+        }
+        Ok(())
+    }
+
+    /// The shortest non-zero length that a sequence can be rewound to. Ring layers have evicted the rows that a shorter
+    /// one needs.
+    pub fn rewind_floor(&self, seq: SeqId) -> Result<usize, RuntimeError> {
+        Ok(self.cache.rewind_floor(seq)? as usize)
+    }
+
+    /// Writes a sequence and the caller's notes to a snapshot file. An existing file is replaced atomically. A pending token has no
+    /// keys and values and is left out: feeding nothing feeds it.
+    pub fn save(
+        &self,
+        model: &Model,
+        seq: SeqId,
+        path: &Path,
+        notes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let tokens = self.fed_tokens(seq);
+        snapshot::save(path, model, &*self.cache, seq, Contents { tokens, notes })
+    }
+
+    /// Replaces the content of a sequence by a snapshot. There are no logits until a token is fed. An error leaves the
+    /// sequence unchanged, except that a device error leaves it empty.
+    pub fn restore(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        snapshot: &Snapshot,
+    ) -> Result<(), RuntimeError> {
+        self.restore_prefix(model, seq, snapshot, snapshot.tokens().len())
+    }
+
+    /// Replaces the content of a sequence by the first `len` tokens of a snapshot, as [`restore`](BatchRunner::restore).
+    pub fn restore_prefix(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        snapshot: &Snapshot,
+        len: usize,
+    ) -> Result<(), RuntimeError> {
+        let tokens = snapshot.tokens()[..len].to_vec();
+        snapshot::restore(snapshot, model, &*self.cache, seq, len)?;
+        self.states[seq as usize] = SequenceState {
+            tokens,
+            ..SequenceState::default()
+        };
+        Ok(())
+    }
+
+    /// Restores the longest common prefix of a snapshot and `prompt` in a sequence, and returns its length. At least the last
+    /// token of `prompt` is left to be fed. Returns 0 if the snapshot's ring layers lack the rows of that prefix.
+    pub fn resume(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        snapshot: &Snapshot,
+        prompt: &[u32],
+    ) -> Result<usize, RuntimeError> {
+        let most = prompt.len().saturating_sub(1).min(self.capacity()?);
+        let known = common_prefix_len(snapshot.tokens(), prompt).min(most);
+        if known < snapshot.min_restore_len() {
+            snapshot.check(model, &self.cache.config()?)?;
+            self.remove(seq)?;
+            return Ok(0);
+        }
+        self.restore_prefix(model, seq, snapshot, known)?;
+        Ok(known)
+    }
+}

@@ -1,0 +1,318 @@
+//! `Sequence`: what one sequence of a runner generates with: its prompt, sampler, constraint, speculation and text.
+
+use super::constraint::{ConstraintState, TokenConstraint};
+use super::logprobs::{GeneratedToken, TokenLogprobs};
+use crate::detokenizer::IncrementalDetokenizer;
+use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
+use crate::speculative::Speculator;
+use crate::{BatchRunner, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::{RowOutputs, Wanted};
+use kv::SeqId;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+use text::Tokenizer;
+
+/// A value that a sequence owns, or borrows from a caller who continues with it.
+pub enum Owned<'a, T> {
+    /// The sequence's own.
+    Value(T),
+    /// The caller's.
+    Borrowed(&'a mut T),
+}
+
+impl<T> Deref for Owned<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Owned::Value(value) => value,
+            Owned::Borrowed(value) => value,
+        }
+    }
+}
+
+impl<T> DerefMut for Owned<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        match self {
+            Owned::Value(value) => value,
+            Owned::Borrowed(value) => value,
+        }
+    }
+}
+
+macro_rules! owned_from {
+    ($type:ty) => {
+        impl From<$type> for Owned<'_, $type> {
+            fn from(value: $type) -> Self {
+                Owned::Value(value)
+            }
+        }
+
+        impl<'a> From<&'a mut $type> for Owned<'a, $type> {
+            fn from(value: &'a mut $type) -> Self {
+                Owned::Borrowed(value)
+            }
+        }
+    };
+}
+
+owned_from!(Sampler);
+owned_from!(Speculator);
+
+/// A sequence that generates.
+///
+/// Its prompt is appended to the tokens that the sequence of the runner holds; without a prompt, it continues after the pending
+/// token or from the outputs that are there. The generated tokens stay in the runner's sequence, and the last one is pending.
+pub struct Sequence<'a> {
+    pub(crate) seq: SeqId,
+    /// The tokens to feed before the first sample. The first `fed` are in the cache.
+    prompt: Vec<u32>,
+    fed: usize,
+    sampler: Owned<'a, Sampler>,
+    detokenizer: IncrementalDetokenizer,
+    pub(super) constraint: Option<ConstraintState>,
+    logprobs: Option<usize>,
+    pub(super) speculator: Option<Owned<'a, Speculator>>,
+    deadline: Option<Instant>,
+    /// Why it ended; `None` while it runs.
+    pub(crate) finish: Option<FinishReason>,
+    /// The number of prompt tokens that were computed, also those that were computed again after a preemption.
+    computed: usize,
+    /// The number of generated tokens that a forward without prompt tokens was computed for.
+    decoded: usize,
+    prompt_time: Duration,
+    decode_time: Duration,
+    /// Scratch: the logits with those of forbidden tokens masked.
+    masked: Vec<f32>,
+}
+
+impl<'a> Sequence<'a> {
+    /// A generation on sequence `seq` of a runner, after `prompt`.
+    pub fn new(
+        seq: SeqId,
+        prompt: impl Into<Vec<u32>>,
+        sampler: impl Into<Owned<'a, Sampler>>,
+        options: &GenerateOptions,
+    ) -> Sequence<'a> {
+        let prompt = prompt.into();
+        Sequence {
+            seq,
+            detokenizer: IncrementalDetokenizer::new(options.clone(), prompt.iter()),
+            prompt,
+            fed: 0,
+            sampler: sampler.into(),
+            constraint: None,
+            logprobs: None,
+            speculator: None,
+            deadline: None,
+            finish: None,
+            computed: 0,
+            decoded: 0,
+            prompt_time: Duration::ZERO,
+            decode_time: Duration::ZERO,
+            masked: vec![],
+        }
+    }
+
+    /// Restricts the tokens that can be sampled.
+    pub fn with_constraint(mut self, constraint: Option<Box<dyn TokenConstraint>>) -> Sequence<'a> {
+        self.constraint = constraint.map(ConstraintState::new);
+        self
+    }
+
+    /// With `Some(k)`, the output has the log-probability of every token and those of the `k` most likely ones.
+    pub fn with_logprobs(mut self, top: Option<usize>) -> Sequence<'a> {
+        self.logprobs = top;
+        self
+    }
+
+    /// Generates with speculation. The tokens are the same.
+    pub fn with_speculator(
+        mut self,
+        speculator: Option<impl Into<Owned<'a, Speculator>>>,
+    ) -> Sequence<'a> {
+        self.speculator = speculator.map(Into::into);
+        self
+    }
+
+    /// Sets the speculation of a sequence that has not begun.
+    pub(crate) fn speculate(&mut self, speculator: impl Into<Owned<'a, Speculator>>) {
+        self.speculator = Some(speculator.into());
+    }
+
+    /// Ends the generation at this time, with what it has.
+    pub fn with_deadline(mut self, deadline: Option<Instant>) -> Sequence<'a> {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Begins on the tokens that the runner's sequence holds.
+    ///
+    /// # Errors
+    /// `EmptyPrompt` if there is no prompt and the sequence has neither a pending token nor outputs to sample from.
+    pub(crate) fn begin(&mut self, runner: &mut BatchRunner) -> Result<(), RuntimeError> {
+        let vocab = runner.vocab_size();
+        let can_sample =
+            runner.is_pending(self.seq) || runner.row(self.seq).holds(self.wanted(), vocab);
+        if self.prompt.is_empty() && !can_sample {
+            return Err(RuntimeErrorKind::EmptyPrompt.into());
+        }
+        self.detokenizer.prepend(runner.tokens(self.seq));
+        self.keep_features(runner)
+    }
+
+    /// Begins on a sequence that holds the first `fed` tokens of the prompt.
+    pub(crate) fn begin_after(
+        &mut self,
+        runner: &mut BatchRunner,
+        seq: SeqId,
+        fed: usize,
+    ) -> Result<(), RuntimeError> {
+        (self.seq, self.fed) = (seq, fed);
+        self.keep_features(runner)
+    }
+
+    fn keep_features(&self, runner: &mut BatchRunner) -> Result<(), RuntimeError> {
+        let Some(speculator) = &self.speculator else {
+            return Ok(());
+        };
+        if !runner.holds_candidates() {
+            let reason = format!(
+                "a {} cache holds no candidates, which speculation needs: use cells or tree",
+                runner.cache_kind()
+            );
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
+        runner.keep_features(self.seq, speculator.needs_features())
+    }
+
+    /// Gives the runner's sequence up. Its tokens and the rest of the prompt become the prompt of a later
+    /// [`begin_after`](Sequence::begin_after).
+    pub(crate) fn give_up(&mut self, tokens: &[u32]) {
+        self.prompt = [tokens, self.remaining()].concat();
+        self.fed = 0;
+    }
+
+    /// All tokens that the sequence will hold before it can be sampled from.
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.prompt
+    }
+
+    /// The tokens of the prompt that are not fed yet.
+    pub(crate) fn remaining(&self) -> &[u32] {
+        &self.prompt[self.fed..]
+    }
+
+    /// Whether the prompt is in the cache: the next step generates.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.fed == self.prompt.len()
+    }
+
+    /// The tokens of the sequence before the generation and the generated ones.
+    pub(crate) fn history(&self) -> &[u32] {
+        self.detokenizer.history()
+    }
+
+    /// The number of generated tokens.
+    pub(crate) fn generated(&self) -> usize {
+        self.detokenizer.len()
+    }
+
+    /// The number of prompt tokens that were computed.
+    pub(crate) fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// The number of tokens that may still be generated.
+    pub(super) fn left(&self) -> usize {
+        let most = self.detokenizer.max_tokens().unwrap_or(usize::MAX);
+        most.saturating_sub(self.detokenizer.len())
+    }
+
+    /// Whether only the prompt is to be computed.
+    pub(super) fn is_prefill_only(&self) -> bool {
+        self.detokenizer.max_tokens() == Some(0)
+    }
+
+    /// Whether its deadline has passed.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// The outputs that the next sample needs. Constraints and log-probabilities need all logits.
+    pub(crate) fn wanted(&self) -> Wanted {
+        match self.constraint.is_some() || self.logprobs.is_some() {
+            true => Wanted::Logits,
+            false => self.sampler.wanted(),
+        }
+    }
+
+    /// Records that `n` tokens of the prompt were fed. Returns how many are in the cache.
+    pub(super) fn advance(&mut self, n: usize) -> usize {
+        self.fed += n;
+        self.computed += n;
+        self.fed
+    }
+
+    /// Records `n` tokens that a forward without prompt tokens was computed for.
+    pub(super) fn add_decoded(&mut self, n: usize) {
+        self.decoded += n;
+    }
+
+    /// Records the time of a step.
+    pub(super) fn add_time(&mut self, was_decoding: bool, time: Duration) {
+        match was_decoding {
+            true => self.decode_time += time,
+            false => self.prompt_time += time,
+        }
+    }
+
+    /// Samples the next token from the outputs after all tokens, and sets `finish` if it ends the generation.
+    pub(super) fn sample(
+        &mut self,
+        row: RowOutputs<'_>,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<GeneratedToken, RuntimeError> {
+        let mut complete = false;
+        let token = match &mut self.constraint {
+            None => self.sampler.sample_row(row, self.detokenizer.history()),
+            Some(constraint) => {
+                self.masked.clear();
+                self.masked.extend_from_slice(row.logits());
+                constraint.apply(&mut self.masked)?;
+                let history = self.detokenizer.history();
+                let token = self.sampler.sample(&self.masked, history);
+                // An end-of-generation token ends the text; it is not part of it.
+                if !tokenizer.is_some_and(|t| t.is_eog(token)) {
+                    complete = constraint.accept(token)?;
+                }
+                token
+            }
+        };
+        let logprobs = self.logprobs;
+        let logprobs = logprobs.map(|top| TokenLogprobs::new(row.logits(), token, top));
+        let (text, finish) = self.detokenizer.push(tokenizer, token, logprobs.clone());
+        self.finish = finish.or(complete.then_some(FinishReason::Stop));
+        Ok(GeneratedToken {
+            id: token,
+            text,
+            logprobs,
+        })
+    }
+
+    /// Ends the generation for its reason, or as interrupted. Returns the output and the text that was pending.
+    pub(crate) fn end(self) -> (GenerateOutput, String) {
+        let finish = self.finish.unwrap_or(FinishReason::Interrupted);
+        let (mut output, rest) = self.detokenizer.finish(finish);
+        output.timings = Timings {
+            prompt_tokens: self.computed,
+            prompt_time: self.prompt_time,
+            generated_tokens: output.tokens.len(),
+            decode_time: self.decode_time,
+            decoded_tokens: self.decoded,
+            queue_time: Duration::ZERO,
+        };
+        output.speculation = self.speculator.map(|s| s.stats().clone());
+        (output, rest)
+    }
+}
