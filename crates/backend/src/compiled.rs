@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, Dispatch, Executable,
-    GraphSupport, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
+    GraphSupport, NodeProfile, OutputCallback, RunMode, StepOptions, StepOutputs, TraceCallback,
 };
 use graph::{Value, ValueRef};
 use kv::{KvBytes, StepPlan};
@@ -95,7 +95,7 @@ trait Erased: Send {
 pub(crate) trait Plain {
     fn graph_support(&self) -> GraphSupport;
     fn splits_attention(&self) -> bool;
-    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>);
+    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>);
     fn set_step_mode(&mut self, mode: RunMode);
     fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError>;
     fn captures(&self) -> usize;
@@ -115,8 +115,8 @@ impl<E: Executable> Plain for E {
         Executable::splits_attention(self)
     }
 
-    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
-        Executable::capture_sizes(self, sequences, max_tokens)
+    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>) {
+        Executable::capture_sizes(self, options)
     }
 
     fn set_step_mode(&mut self, mode: RunMode) {

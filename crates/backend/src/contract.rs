@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Compiled, Dispatch,
-    GraphSupport, NodeProfile, RunMode, StepOutputs,
+    GraphSupport, NodeProfile, RunMode, StepOptions, StepOutputs,
 };
 use base::MemoryBound;
 use graph::plan::MemoryPlan;
@@ -255,10 +255,14 @@ pub trait Executable: Send {
         false
     }
 
-    /// The sizes to record for steps of up to `sequences` sequences and `max_tokens` tokens, and the padding limit of
+    /// The sizes to record for steps with these options, and the padding limit of
     /// [`DispatcherOptions`](crate::DispatcherOptions).
-    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
-        (CaptureSizes::sparse(sequences, 1, max_tokens), None)
+    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>) {
+        let (sequences, query) = (options.max_sequences, options.max_query_len);
+        (
+            CaptureSizes::sparse(sequences, query, options.max_tokens),
+            None,
+        )
     }
 
     /// Sets the run mode of later steps. Keeps all recordings.

@@ -32,6 +32,6 @@ pub use profile::NodeProfile;
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,
-    ReplayCounts, ReplayError, ReplayWrapper, RunMode, UnknownRunMode, ValidModes,
+    ReplayCounts, ReplayError, ReplayWrapper, RunMode, UnknownRunMode,
 };
 pub use runnable::{Runnable, StepOptions, attention_nodes, integer_source};

@@ -3,7 +3,6 @@
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Compiled, Dispatcher,
     DispatcherOptions, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
-    ValidModes,
 };
 use base::DType;
 use graph::ops::Op;
@@ -21,6 +20,8 @@ pub struct Runnable {
     dispatcher: Dispatcher,
     /// The current step with its padding; kept so that its memory is reused.
     padded: Step,
+    /// Steps that no recording from before them served.
+    missed: usize,
 }
 
 /// The options of a decoder's steps.
@@ -30,8 +31,8 @@ pub struct StepOptions {
     pub mode: RunMode,
     /// The maximum number of sequences in a step.
     pub max_sequences: usize,
-    /// Tokens of each sequence in a uniform decode.
-    pub query_len: usize,
+    /// The most tokens of each sequence in a uniform decode: 1 plus the candidates.
+    pub max_query_len: usize,
     /// The maximum number of tokens in a step.
     pub max_tokens: usize,
     /// The maximum number of rows in a step.
@@ -89,6 +90,7 @@ impl Runnable {
             cache,
             dispatcher: Dispatcher::eager(),
             padded: Step::default(),
+            missed: 0,
         })
     }
 
@@ -123,7 +125,7 @@ impl Runnable {
     pub fn prepare(&mut self, options: &StepOptions) -> Result<(), BackendError> {
         let StepOptions {
             max_sequences,
-            query_len,
+            max_query_len,
             max_tokens,
             max_rows,
             ..
@@ -132,25 +134,25 @@ impl Runnable {
         let longest = [max_tokens, max_tokens, max_rows].map(|n| vec![n]);
         executable.reserve(&longest)?;
         let (support, splits) = (executable.graph_support(), executable.splits_attention());
-        let (sizes, max_padding) = executable.capture_sizes(max_sequences, max_tokens);
-        let mode = options.mode.downgrade(support, splits, query_len);
+        let (sizes, max_padding) = executable.capture_sizes(options);
+        let mode = options.mode.downgrade(support, splits, max_query_len);
         executable.set_step_mode(mode);
         self.dispatcher = Dispatcher::new(DispatcherOptions {
             mode,
             sizes,
             max_sequences,
-            query_len,
+            max_query_len,
             max_padding,
         });
         // Records the decode of all sequences and of one sequence; other sizes are recorded on first use.
         for sequences in [max_sequences, 1] {
             let decode = BatchDescriptor {
-                tokens: query_len * sequences,
-                rows: query_len * sequences,
+                tokens: sequences,
+                rows: sequences,
                 sequences: Some(sequences),
-                uniform: true,
+                query_len: Some(1),
             };
-            let dispatch = self.dispatcher.dispatch(decode, ValidModes::ALL);
+            let dispatch = self.dispatcher.dispatch(decode);
             if dispatch.mode != RunMode::None && dispatch.batch.tokens <= max_tokens {
                 executable.capture(dispatch.mode, dispatch.batch)?;
             }
@@ -184,8 +186,8 @@ impl Runnable {
         let Some(cache) = self.cache.as_ref().filter(|_| self.decodes) else {
             return Err(BackendErrorKind::NotADecoder(self.graph.name().to_owned()).into());
         };
-        let batch = BatchDescriptor::of(step, self.dispatcher.query_len());
-        let dispatch = self.dispatcher.dispatch(batch, ValidModes::ALL);
+        let batch = BatchDescriptor::of(step, self.dispatcher.max_query_len());
+        let dispatch = self.dispatcher.dispatch(batch);
         let padded = (dispatch.batch.tokens, dispatch.batch.rows);
         let step = if padded == (batch.tokens, batch.rows) {
             step
@@ -195,10 +197,23 @@ impl Runnable {
             &self.padded
         };
         let executable = &mut self.executable;
+        let recorded = executable.plain().captures();
         let mut state = cache.entry.try_lock()?;
-        state.run(step, |plan, bytes| {
+        let ran = state.run(step, |plan, bytes| {
             executable.run_step(dispatch, CacheStep { plan, bytes }, outputs)
-        })
+        });
+        let is_replayed = dispatch.mode != RunMode::None;
+        if self.dispatcher.mode() != RunMode::None
+            && !(is_replayed && executable.plain().captures() == recorded)
+        {
+            self.missed += 1;
+        }
+        ran
+    }
+
+    /// The number of steps that no recording from before them served: they were run as they are, or recorded when they came.
+    pub fn missed_recordings(&self) -> usize {
+        self.missed
     }
 
     /// Runs the graph on tensors. With a cache, the tensors are the step that the session's verbs declared. After an

@@ -231,7 +231,7 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
     runnable.prepare(&StepOptions {
         mode,
         max_sequences: BATCH as usize,
-        query_len: 1,
+        max_query_len: 1,
         max_tokens: PROMPT as usize,
         max_rows: BATCH as usize,
     })?;

@@ -10,7 +10,7 @@ use crate::tape::Tape;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Dispatcher, DispatcherOptions, Executable, GraphSupport, NodeProfile, Replay,
-    ReplayWrapper, RunMode, StepOutputs, TraceCallback,
+    ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback,
 };
 use graph::{Graph, Value};
 use std::cell::Cell;
@@ -42,9 +42,7 @@ pub(crate) struct CudaExecutable {
 #[derive(Default)]
 struct StartUp {
     mode: Option<RunMode>,
-    /// The most sequences and tokens of a step.
-    most: Cell<(usize, usize)>,
-    max_rows: usize,
+    options: Cell<Option<StepOptions>>,
 }
 
 /// The values of [`SUPPORT_VARIABLE`].
@@ -100,15 +98,17 @@ impl CudaExecutable {
     }
 
     /// Records every step that may come, the largest first.
-    fn record_all(&mut self, mode: RunMode, query_len: usize) -> Result<(), BackendError> {
-        let (max_sequences, max_tokens) = self.start_up.most.get();
-        let max_rows = self.start_up.max_rows;
-        let (sizes, max_padding) = self.capture_sizes(max_sequences, max_tokens);
+    fn record_all(&mut self, mode: RunMode) -> Result<(), BackendError> {
+        let Some(options) = self.start_up.options.get() else {
+            return Ok(());
+        };
+        let (max_tokens, max_rows) = (options.max_tokens, options.max_rows);
+        let (sizes, max_padding) = self.capture_sizes(&options);
         let dispatcher = Dispatcher::new(DispatcherOptions {
             mode,
             sizes,
-            max_sequences,
-            query_len,
+            max_sequences: options.max_sequences,
+            max_query_len: options.max_query_len,
             max_padding,
         });
         for Dispatch { mode, batch } in dispatcher.captures() {
@@ -215,9 +215,11 @@ impl Executable for CudaExecutable {
         true
     }
 
-    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
-        self.start_up.most.set((sequences, max_tokens));
-        (CaptureSizes::sparse(sequences, 1, max_tokens), None)
+    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>) {
+        self.start_up.options.set(Some(*options));
+        let (sequences, query) = (options.max_sequences, options.max_query_len);
+        let sizes = CaptureSizes::sparse(sequences, query, options.max_tokens);
+        (sizes, None)
     }
 
     fn set_step_mode(&mut self, mode: RunMode) {
@@ -227,14 +229,13 @@ impl Executable for CudaExecutable {
     fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
         // The first decode to be recorded is that of all sequences; everything else is recorded with it.
         if let Some(mode) = self.start_up.mode.take() {
-            let query_len = batch.tokens / batch.sequences.unwrap_or(1).max(1);
             let before = self.machine.generation;
-            self.record_all(mode, query_len.max(1))?;
+            self.record_all(mode)?;
             if self.machine.generation != before {
                 // Memory has grown, and what was recorded for it before is of no use.
                 self.full.clear();
                 self.pieces.clear();
-                self.record_all(mode, query_len.max(1))?;
+                self.record_all(mode)?;
             }
         }
         self.record(mode, batch)
@@ -245,9 +246,6 @@ impl Executable for CudaExecutable {
     }
 
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
-        if let [_, _, rows] = shapes {
-            self.start_up.max_rows = rows.first().copied().unwrap_or(0);
-        }
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         self.odd.get(&mut self.machine, &shapes)?;
         Ok(())

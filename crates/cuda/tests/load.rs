@@ -5,9 +5,7 @@ mod binding;
 mod gpu;
 
 use backend::conformance::TestRng;
-use backend::{
-    Backend, BatchDescriptor, RunMode, Runnable, StepOptions, StepOutputs, ValidModes, Wanted,
-};
+use backend::{Backend, BatchDescriptor, RunMode, Runnable, StepOptions, StepOutputs, Wanted};
 use base::DType;
 use graph::ops::{GatherRows, Linear, Reshape, UpdateAndAttend};
 use graph::{Dim, Graph, GraphBuilder};
@@ -69,7 +67,7 @@ fn runnable(cuda: &cuda::Cuda, mode: RunMode) -> Runnable {
     let prepared = StepOptions {
         mode,
         max_sequences: SEQUENCES as usize,
-        query_len: 1,
+        max_query_len: 1,
         max_tokens: 512,
         max_rows: SEQUENCES as usize,
     };
@@ -132,8 +130,8 @@ fn a_mixed_load_replays_what_was_recorded_at_start_up() {
             continue;
         }
         let dispatcher = runnable.dispatcher();
-        let batch = BatchDescriptor::of(&step, dispatcher.query_len());
-        let mode = dispatcher.dispatch(batch, ValidModes::ALL).mode;
+        let batch = BatchDescriptor::of(&step, dispatcher.max_query_len());
+        let mode = dispatcher.dispatch(batch).mode;
         runnable.run_step(&step, &mut outputs).unwrap();
         steps += 1;
         replays += usize::from(mode == RunMode::Full);

@@ -76,7 +76,7 @@ fn outputs(
     let prepared = StepOptions {
         mode: RunMode::Full,
         max_sequences: sequences as usize,
-        query_len: 1,
+        max_query_len: 1,
         max_tokens: 64,
         max_rows: sequences as usize,
     };

@@ -137,7 +137,7 @@ fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
     let steps = StepOptions {
         mode,
         max_sequences: 1,
-        query_len: 1,
+        max_query_len: 1,
         max_tokens: 64,
         max_rows: 8,
     };

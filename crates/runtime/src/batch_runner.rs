@@ -90,7 +90,7 @@ impl BatchRunner {
         let kind = CacheKind::Cells { sequences: owners };
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
         let (session, binding) = make_seq_session(backend.id(), &plan.cache)?;
-        let size = (plan.step, sequences);
+        let size = (plan.step, sequences, candidates);
         let mut runner =
             BatchRunner::load(model, backend, options, size, Box::new(session), binding)?;
         runner.planned_bytes = plan.total_bytes();
@@ -125,8 +125,14 @@ impl BatchRunner {
                 (Box::new(session), binding)
             }
         };
-        let mut runner =
-            BatchRunner::load(model, backend, options, (plan.step, 1), session, binding)?;
+        let mut runner = BatchRunner::load(
+            model,
+            backend,
+            options,
+            (plan.step, 1, candidates),
+            session,
+            binding,
+        )?;
         runner.planned_bytes = plan.total_bytes();
         Ok(runner)
     }
@@ -148,7 +154,7 @@ impl BatchRunner {
         let (session, binding) = make_prefixed_session(&prefix.shared)?;
         let session = Box::new(session);
         let mut runner =
-            BatchRunner::load(model, backend, options, (plan.step, 1), session, binding)?;
+            BatchRunner::load(model, backend, options, (plan.step, 1, 0), session, binding)?;
         runner.planned_bytes = plan.total_bytes();
         runner.states[0].tokens = prefix.tokens().to_vec();
         Ok(runner)
@@ -164,20 +170,27 @@ impl BatchRunner {
         binding: BackendOptions,
     ) -> Result<BatchRunner, RuntimeError> {
         let step = StepSize::new(model.facts(), options, cache.capacity()?);
-        BatchRunner::load(model, backend, options, (step, 1), cache, binding)
+        BatchRunner::load(model, backend, options, (step, 1, 0), cache, binding)
     }
 
     fn load(
         model: &Model,
         backend: &dyn Backend,
         options: &RunnerOptions,
-        (step, sequences): (StepSize, usize),
+        (step, sequences, candidates): (StepSize, usize, usize),
         cache: Box<dyn CacheOperations>,
         binding: BackendOptions,
     ) -> Result<BatchRunner, RuntimeError> {
         let sequences = sequences.clamp(1, MAX_SEQUENCES as usize);
         Ok(BatchRunner {
-            decoder: Decoder::load(model, backend, options, step, sequences, binding)?,
+            decoder: Decoder::load(
+                model,
+                backend,
+                options,
+                step,
+                (sequences, 1 + candidates),
+                binding,
+            )?,
             cache,
             states: vec![SequenceState::default(); MAX_SEQUENCES as usize],
             next: Vec::new(),
@@ -201,6 +214,11 @@ impl BatchRunner {
     /// The number of recorded steps, and the maximum number.
     pub fn captures(&self) -> (usize, usize) {
         self.decoder.captures()
+    }
+
+    /// The number of steps that no recording from before them served: they were run node by node, or recorded when they came.
+    pub fn missed_recordings(&self) -> usize {
+        self.decoder.missed_recordings()
     }
 
     /// Starts or stops measuring nodes.

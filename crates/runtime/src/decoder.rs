@@ -21,13 +21,14 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Compiles a model and binds it to the cache of a session, for steps of up to this size and this many sequences.
+    /// Compiles a model and binds it to the cache of a session, for steps of up to this size, this many sequences, and this many tokens of
+    /// each in a decode.
     pub(crate) fn load(
         model: &Model,
         backend: &dyn Backend,
         options: &RunnerOptions,
         size: StepSize,
-        sequences: usize,
+        (sequences, max_query_len): (usize, usize),
         binding: BackendOptions,
     ) -> Result<Decoder, RuntimeError> {
         let module_options = ModuleOptions {
@@ -39,7 +40,7 @@ impl Decoder {
         let step_options = StepOptions {
             mode: options.compile.step_mode(),
             max_sequences: sequences,
-            query_len: 1,
+            max_query_len,
             max_tokens: size.tokens,
             max_rows: size.rows,
         };
@@ -95,6 +96,11 @@ impl Decoder {
     pub(crate) fn captures(&self) -> (usize, usize) {
         let dispatcher = self.module.dispatcher(self.forward);
         (self.module.captures(), dispatcher.descriptors())
+    }
+
+    /// The number of steps that no recording from before them served.
+    pub(crate) fn missed_recordings(&self) -> usize {
+        self.module.missed_recordings(self.forward)
     }
 
     pub(crate) fn set_profiling(&mut self, on: bool) {

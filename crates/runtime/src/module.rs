@@ -138,6 +138,11 @@ impl Module {
         self.sum(Runnable::captures)
     }
 
+    /// The number of a method's steps that no recording from before them served.
+    pub fn missed_recordings(&self, MethodId(method): MethodId) -> usize {
+        self.methods[method].1.missed_recordings()
+    }
+
     /// Starts or stops measuring nodes.
     pub fn set_profiling(&mut self, on: bool) {
         for (_, runnable) in &mut self.methods {

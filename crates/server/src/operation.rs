@@ -248,7 +248,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     }
     let mut text = String::new();
     type Read = fn(&Counters) -> &AtomicU64;
-    let counters: [(&str, &str, Read); 10] = [
+    let counters: [(&str, &str, Read); 11] = [
         ("requests_started", "Requests that got a sequence", |c| {
             &c.started
         }),
@@ -279,6 +279,11 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
         ("preemptions", "Requests that gave up their cells", |c| {
             &c.preempted
         }),
+        (
+            "missed_recordings",
+            "Steps that no recording from before them served",
+            |c| &c.missed_recordings,
+        ),
     ];
     for (name, help, read) in counters {
         writeln!(

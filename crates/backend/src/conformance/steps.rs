@@ -162,7 +162,7 @@ fn steps_on<K>(
     let step_options = StepOptions {
         mode,
         max_sequences: SEQUENCES,
-        query_len: 1,
+        max_query_len: 1,
         max_tokens: 96,
         max_rows: SEQUENCES,
     };

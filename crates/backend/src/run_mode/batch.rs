@@ -11,14 +11,14 @@ pub struct BatchDescriptor {
     pub rows: usize,
     /// Sequences; `None` if the recording serves any number of them.
     pub sequences: Option<usize>,
-    /// Whether every sequence has the same number of tokens, that of a decode.
-    pub uniform: bool,
+    /// The tokens of every sequence in a uniform decode: 1, or 1 plus its candidates. `None` for a mixed step.
+    pub query_len: Option<usize>,
 }
 
 impl BatchDescriptor {
-    /// The descriptor of a step. It is uniform when every sequence has `query_len` tokens. Tokens of a sequence are
-    /// expected side by side; a sequence that comes twice counts twice.
-    pub fn of(step: &Step, query_len: usize) -> BatchDescriptor {
+    /// The descriptor of a step. It is a uniform decode when every sequence has the same number of tokens, at most
+    /// `max_query_len`. Tokens of a sequence are expected side by side; a sequence that comes twice counts twice.
+    pub fn of(step: &Step, max_query_len: usize) -> BatchDescriptor {
         let tokens = &step.tokens()[..step.real_len()];
         let groups = tokens.chunk_by(|a, b| a.seq == b.seq);
         let (sequences, longest) = groups.fold((0, 0), |(count, longest), group| {
@@ -28,7 +28,8 @@ impl BatchDescriptor {
             tokens: step.len(),
             rows: step.rows().len(),
             sequences: Some(sequences),
-            uniform: longest == query_len && tokens.len() == query_len * sequences,
+            query_len: (longest <= max_query_len && tokens.len() == longest * sequences)
+                .then_some(longest),
         }
     }
 
@@ -36,7 +37,7 @@ impl BatchDescriptor {
     pub const fn relaxed(self) -> BatchDescriptor {
         BatchDescriptor {
             sequences: None,
-            uniform: false,
+            query_len: None,
             ..self
         }
     }
@@ -61,20 +62,20 @@ mod tests {
 
     #[test]
     fn uniform_steps_have_as_many_tokens_of_every_sequence() {
-        // Parts of a step; tokens of a decode; sequences; whether the step is uniform.
-        type Row = (&'static [(u32, usize)], usize, usize, bool);
+        // Parts of a step; the most tokens of a decode; sequences; the tokens of a uniform decode.
+        type Row = (&'static [(u32, usize)], usize, usize, Option<usize>);
         let table: [Row; 6] = [
-            (&[(0, 1)], 1, 1, true),
-            (&[(0, 1), (3, 1), (5, 1)], 1, 3, true),
-            (&[(0, 2), (3, 1)], 1, 2, false),
-            (&[(0, 3), (3, 3)], 3, 2, true),
-            (&[(0, 7)], 1, 1, false),
-            (&[(0, 1), (1, 1)], 2, 2, false),
+            (&[(0, 1)], 1, 1, Some(1)),
+            (&[(0, 1), (3, 1), (5, 1)], 1, 3, Some(1)),
+            (&[(0, 2), (3, 1)], 1, 2, None),
+            (&[(0, 3), (3, 3)], 3, 2, Some(3)),
+            (&[(0, 7)], 1, 1, None),
+            (&[(0, 1), (1, 1)], 9, 2, Some(1)),
         ];
-        for (parts, query_len, sequences, uniform) in table {
-            let found = BatchDescriptor::of(&step(parts), query_len);
+        for (parts, max_query_len, sequences, query_len) in table {
+            let found = BatchDescriptor::of(&step(parts), max_query_len);
             assert_eq!(found.sequences, Some(sequences), "{parts:?}");
-            assert_eq!(found.uniform, uniform, "{parts:?}");
+            assert_eq!(found.query_len, query_len, "{parts:?}");
         }
     }
 
@@ -87,7 +88,7 @@ mod tests {
             tokens: 4,
             rows: 2,
             sequences: Some(2),
-            uniform: true,
+            query_len: Some(1),
         };
         assert_eq!(BatchDescriptor::of(&step, 1), expect);
     }

@@ -14,21 +14,24 @@ impl CaptureSizes {
         CaptureSizes(sizes.into_iter().collect())
     }
 
-    /// The sizes of a device on which padding is cheap: 1, 2 and 4, then multiples of 8 below 256, then multiples of
-    /// 16, up to twice the tokens of the largest decode and at most 512 and `max_tokens`.
-    pub fn sparse(max_sequences: usize, query_len: usize, max_tokens: usize) -> CaptureSizes {
-        let most = (2 * max_sequences * query_len).min(512).min(max_tokens);
-        let sizes = [1, 2, 4].into_iter();
+    /// The sizes of a device on which padding is cheap: all up to `max_query_len` and their multiples for 2 and 4 sequences, and 1,
+    /// 2 and 4, then multiples of 8 below 256, then multiples of 16, up to twice the tokens of the largest decode and at most 512
+    /// and `max_tokens`.
+    pub fn sparse(max_sequences: usize, max_query_len: usize, max_tokens: usize) -> CaptureSizes {
+        let most = (2 * max_sequences * max_query_len).min(512).min(max_tokens);
+        let decodes = [1, 2, 4].into_iter().filter(|n| *n <= max_sequences);
+        let decodes = decodes.flat_map(|n| (1..=max_query_len).map(move |query| n * query));
+        let sizes = [1, 2, 4].into_iter().chain(decodes);
         let sizes = sizes
             .chain((8..256).step_by(8))
             .chain((256..).step_by(16).take_while(|n| *n <= 512));
-        CaptureSizes::new(sizes.filter(|size| *size <= most)).rounded(query_len)
+        CaptureSizes::new(sizes.filter(|size| *size <= most))
     }
 
     /// The sizes of a device on which every row of padding costs as much as a real one: all up to 64, then steps of at
     /// most an eighth up to twice the tokens of the largest decode, and the longest step itself.
-    pub fn dense(max_sequences: usize, query_len: usize, max_tokens: usize) -> CaptureSizes {
-        let most = (2 * max_sequences * query_len)
+    pub fn dense(max_sequences: usize, max_query_len: usize, max_tokens: usize) -> CaptureSizes {
+        let most = (2 * max_sequences * max_query_len)
             .clamp(64, 512)
             .min(max_tokens);
         let sizes = (1..=64)
@@ -38,12 +41,6 @@ impl CaptureSizes {
             .chain((256..=512).step_by(32))
             .filter(|size| *size <= most);
         CaptureSizes::new(sizes.chain([max_tokens]))
-    }
-
-    /// Sizes rounded up to multiples of a decode's tokens.
-    fn rounded(self, query_len: usize) -> CaptureSizes {
-        let sizes = self.0.into_iter();
-        CaptureSizes::new(sizes.map(|size| size.next_multiple_of(query_len.max(1))))
     }
 
     /// The sizes in order.
@@ -56,10 +53,11 @@ impl CaptureSizes {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// The smallest size that is at least `tokens`.
-    fn padded(&self, tokens: usize) -> Option<usize> {
+    /// The smallest size that is at least `tokens` and a multiple of `query_len`.
+    fn padded(&self, tokens: usize, query_len: usize) -> Option<usize> {
         let at = self.0.partition_point(|size| *size < tokens);
-        self.0.get(at).copied()
+        let mut sizes = self.0[at..].iter().copied();
+        sizes.find(|size| size.is_multiple_of(query_len))
     }
 }
 
@@ -72,38 +70,11 @@ pub struct DispatcherOptions {
     pub sizes: CaptureSizes,
     /// Most sequences of a step.
     pub max_sequences: usize,
-    /// Tokens of each sequence in a uniform decode.
-    pub query_len: usize,
+    /// The most tokens of each sequence in a uniform decode: 1 plus the candidates.
+    pub max_query_len: usize,
     /// Most padding, as the part of a recorded size that it divides: 8 for an eighth. A step that would need more is
     /// not padded and not recorded. `None` for any padding.
     pub max_padding: Option<usize>,
-}
-
-/// The run modes that are valid for a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValidModes {
-    /// Whether one recording of the whole step may be replayed.
-    pub full: bool,
-    /// Whether recorded pieces may be replayed.
-    pub piecewise: bool,
-}
-
-impl ValidModes {
-    /// Any mode.
-    pub const ALL: ValidModes = ValidModes {
-        full: true,
-        piecewise: true,
-    };
-    /// Only `None`: nothing may be replayed.
-    pub const EAGER: ValidModes = ValidModes {
-        full: false,
-        piecewise: false,
-    };
-    /// All but `Full`, for a step whose attention cannot be recorded.
-    pub const NOT_FULL: ValidModes = ValidModes {
-        full: false,
-        piecewise: true,
-    };
 }
 
 /// A dispatched step.
@@ -135,20 +106,24 @@ impl Dispatcher {
             mode,
             sizes,
             max_sequences,
-            query_len,
+            max_query_len,
             ..
         } = dispatcher.options.clone();
         for &size in sizes.as_slice() {
-            let mixed = dispatcher.descriptor(size, false);
+            let mixed = dispatcher.descriptor(size, None);
             match mode.mixed_mode() {
                 RunMode::Full => dispatcher.full.insert(mixed),
                 RunMode::Piecewise => dispatcher.piecewise.insert(mixed.relaxed()),
                 _ => false,
             };
-            let decodes = query_len..=query_len.saturating_mul(max_sequences);
-            let divides = size.is_multiple_of(query_len);
-            if mode.is_dual() && decodes.contains(&size) && divides {
-                let uniform = dispatcher.descriptor(size, true);
+        }
+        for query_len in (1..=max_query_len).filter(|_| mode.is_dual()) {
+            // A decode of the most sequences may be padded to more of them.
+            let largest = query_len.saturating_mul(max_sequences);
+            let largest = sizes.padded(largest, query_len).unwrap_or(largest);
+            let fits = |size: &&usize| **size <= largest && size.is_multiple_of(query_len);
+            for &size in sizes.as_slice().iter().filter(fits) {
+                let uniform = dispatcher.descriptor(size, Some(query_len));
                 dispatcher.full.insert(uniform);
             }
         }
@@ -161,7 +136,7 @@ impl Dispatcher {
             mode: RunMode::None,
             sizes: CaptureSizes::new([]),
             max_sequences: 1,
-            query_len: 1,
+            max_query_len: 1,
             max_padding: None,
         })
     }
@@ -171,33 +146,32 @@ impl Dispatcher {
         self.options.mode
     }
 
-    /// Tokens of each sequence in a uniform decode.
-    pub fn query_len(&self) -> usize {
-        self.options.query_len
+    /// The most tokens of each sequence in a uniform decode.
+    pub fn max_query_len(&self) -> usize {
+        self.options.max_query_len
     }
 
     /// The key of a recorded size, without rows.
-    fn descriptor(&self, tokens: usize, uniform: bool) -> BatchDescriptor {
-        let sequences = match uniform {
-            true => tokens / self.options.query_len,
-            false => tokens,
-        };
+    fn descriptor(&self, tokens: usize, query_len: Option<usize>) -> BatchDescriptor {
+        let sequences = tokens / query_len.unwrap_or(1);
         BatchDescriptor {
             tokens,
             rows: 0,
             sequences: Some(sequences.min(self.options.max_sequences)),
-            uniform,
+            query_len,
         }
     }
 
     /// The mode and the recording of a step: `Full` before `Piecewise` before `None`. A step that no recording fits is
     /// run as it is.
-    pub fn dispatch(&self, batch: BatchDescriptor, valid: ValidModes) -> Dispatch {
+    pub fn dispatch(&self, batch: BatchDescriptor) -> Dispatch {
         let eager = Dispatch {
             mode: RunMode::None,
             batch: batch.relaxed(),
         };
-        let Some(tokens) = self.options.sizes.padded(batch.tokens) else {
+        let query_len = batch.query_len.filter(|_| self.options.mode.is_dual());
+        let sizes = &self.options.sizes;
+        let Some(tokens) = sizes.padded(batch.tokens, query_len.unwrap_or(1)) else {
             return eager;
         };
         let padding = tokens - batch.tokens;
@@ -205,21 +179,18 @@ impl Dispatcher {
         if self.options.max_padding.is_some_and(too_much) {
             return eager;
         }
-        let uniform = batch.uniform
-            && self.options.mode.is_dual()
-            && tokens.is_multiple_of(self.options.query_len);
-        let key = self.descriptor(tokens, uniform);
+        let key = self.descriptor(tokens, query_len);
         let with_rows = |key: BatchDescriptor| BatchDescriptor {
             rows: padded_rows(batch, tokens),
             ..key
         };
-        if valid.full && self.full.contains(&key) {
+        if self.full.contains(&key) {
             return Dispatch {
                 mode: RunMode::Full,
                 batch: with_rows(key),
             };
         }
-        if valid.piecewise && self.piecewise.contains(&key.relaxed()) {
+        if self.piecewise.contains(&key.relaxed()) {
             return Dispatch {
                 mode: RunMode::Piecewise,
                 batch: with_rows(key.relaxed()),
@@ -233,7 +204,7 @@ impl Dispatcher {
     pub fn captures(&self) -> Vec<Dispatch> {
         let of = |mode: RunMode, keys: &BTreeSet<BatchDescriptor>| {
             let mut keys: Vec<BatchDescriptor> = keys.iter().copied().collect();
-            keys.sort_by_key(|key| (std::cmp::Reverse(key.tokens), !key.uniform));
+            keys.sort_by_key(|key| (std::cmp::Reverse(key.tokens), key.query_len.is_none()));
             let dispatch = move |key: BatchDescriptor| Dispatch {
                 mode,
                 batch: BatchDescriptor {

@@ -13,6 +13,6 @@ mod wrapper;
 
 pub use batch::BatchDescriptor;
 pub use device::{Command, RecordingDevice};
-pub use dispatcher::{CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, ValidModes};
+pub use dispatcher::{CaptureSizes, Dispatch, Dispatcher, DispatcherOptions};
 pub use mode::{GraphSupport, RunMode, UnknownRunMode};
 pub use wrapper::{Replay, ReplayCounts, ReplayError, ReplayWrapper};

@@ -11,7 +11,7 @@ use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Executable, ExecutorKind, GraphSupport, NodeProfile, OutputCallback, Replay,
-    ReplayWrapper, RunMode, StepOutputs, TraceCallback,
+    ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback,
 };
 use graph::{Graph, Value, ValueRef};
 use kv::Step;
@@ -174,8 +174,9 @@ impl Executable for CpuExecutable {
         true
     }
 
-    fn capture_sizes(&self, sequences: usize, max_tokens: usize) -> (CaptureSizes, Option<usize>) {
-        let sizes = CaptureSizes::dense(sequences, 1, max_tokens);
+    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>) {
+        let (sequences, query) = (options.max_sequences, options.max_query_len);
+        let sizes = CaptureSizes::dense(sequences, query, options.max_tokens);
         (sizes, Some(MAX_PADDING))
     }
 

@@ -395,6 +395,7 @@ impl Scheduler {
             context: self.shared.context(),
             samples_after_prompt: true,
         };
+        let missed = step.runner.missed_recordings();
         let report = step.run(&mut sequences, &mut counts, &mut |index, event| {
             listeners[index].hear(event)
         });
@@ -404,6 +405,8 @@ impl Scheduler {
         Counters::add(&counters.step_tokens, report.rows);
         Counters::add(&counters.step_micros, report.time.as_micros() as usize);
         Counters::add(&counters.generated_tokens, report.generated);
+        let missed = self.runner.missed_recordings() - missed;
+        Counters::add(&counters.missed_recordings, missed);
         let mut failures = report.failures;
         for index in (0..self.running.len()).rev() {
             let failed = failures.iter().position(|(failed, _)| *failed == index);

@@ -32,6 +32,8 @@ pub struct Counters {
     pub step_micros: AtomicU64,
     /// Running requests that gave up their cells to others and were computed again.
     pub preempted: AtomicU64,
+    /// Steps that no recording from before them served.
+    pub missed_recordings: AtomicU64,
 }
 
 impl Counters {

@@ -6,7 +6,7 @@ fn dispatcher(mode: RunMode) -> Dispatcher {
         mode,
         sizes: CaptureSizes::new([8, 1]),
         max_sequences: 8,
-        query_len: 1,
+        max_query_len: 1,
         max_padding: None,
     })
 }
@@ -16,14 +16,12 @@ fn batch(tokens: usize, uniform: bool) -> BatchDescriptor {
         tokens,
         rows: 0,
         sequences: Some(tokens),
-        uniform,
+        query_len: uniform.then_some(1),
     }
 }
 
 fn mode_of(dispatcher: &Dispatcher, tokens: usize, uniform: bool) -> RunMode {
-    dispatcher
-        .dispatch(batch(tokens, uniform), ValidModes::ALL)
-        .mode
+    dispatcher.dispatch(batch(tokens, uniform)).mode
 }
 
 #[test]
@@ -44,7 +42,7 @@ fn five_configurations_have_their_keys() {
             dispatcher
                 .full
                 .iter()
-                .all(|key| key.uniform == mode.is_dual())
+                .all(|key| key.query_len.is_some() == mode.is_dual())
         );
         assert!(dispatcher.piecewise.iter().all(|key| *key == key.relaxed()));
     }
@@ -64,7 +62,7 @@ fn five_configurations_dispatch_decodes_and_mixed_steps() {
         let dispatcher = dispatcher(mode);
         assert_eq!(mode_of(&dispatcher, 8, false), mixed, "{mode}");
         assert_eq!(mode_of(&dispatcher, 8, true), decode, "{mode}");
-        let over = dispatcher.dispatch(batch(15, false), ValidModes::ALL);
+        let over = dispatcher.dispatch(batch(15, false));
         let expect = Dispatch {
             mode: NoReplay,
             batch: batch(15, false).relaxed(),
@@ -78,39 +76,23 @@ fn five_configurations_dispatch_decodes_and_mixed_steps() {
 
 #[test]
 fn steps_are_padded_to_the_next_size() {
-    let found = dispatcher(FullAndPiecewise).dispatch(batch(5, true), ValidModes::ALL);
+    let found = dispatcher(FullAndPiecewise).dispatch(batch(5, true));
     let expect = BatchDescriptor {
         tokens: 8,
         rows: 0,
         sequences: Some(8),
-        uniform: true,
+        query_len: Some(1),
     };
     assert_eq!((found.mode, found.batch), (Full, expect));
-    let found = dispatcher(Piecewise).dispatch(batch(5, true), ValidModes::ALL);
+    let found = dispatcher(Piecewise).dispatch(batch(5, true));
     assert_eq!((found.mode, found.batch), (Piecewise, expect.relaxed()));
     // In a single mode, a decode is served by the recording of any step of its size.
-    let found = dispatcher(Full).dispatch(batch(5, true), ValidModes::ALL);
+    let found = dispatcher(Full).dispatch(batch(5, true));
     let any = BatchDescriptor {
-        uniform: false,
+        query_len: None,
         ..expect
     };
     assert_eq!((found.mode, found.batch), (Full, any));
-}
-
-#[test]
-fn valid_modes_narrow_the_choice() {
-    let table = [
-        (FullAndPiecewise, ValidModes::NOT_FULL, true, Piecewise),
-        (FullAndPiecewise, ValidModes::EAGER, true, NoReplay),
-        (FullAndPiecewise, ValidModes::EAGER, false, NoReplay),
-        (Full, ValidModes::NOT_FULL, false, NoReplay),
-        (FullDecodeOnly, ValidModes::NOT_FULL, true, NoReplay),
-        (Piecewise, ValidModes::NOT_FULL, false, Piecewise),
-    ];
-    for (mode, valid, uniform, expect) in table {
-        let found = dispatcher(mode).dispatch(batch(8, uniform), valid).mode;
-        assert_eq!(found, expect, "{mode} {valid:?}");
-    }
 }
 
 #[test]
@@ -119,12 +101,23 @@ fn speculative_decodes_have_keys_of_their_length() {
         mode: FullDecodeOnly,
         sizes: CaptureSizes::new([1, 3, 4, 6, 12, 30]),
         max_sequences: 4,
-        query_len: 3,
+        max_query_len: 3,
         max_padding: None,
     });
-    let tokens: Vec<usize> = dispatcher.full.iter().map(|key| key.tokens).collect();
-    assert_eq!(tokens, [3, 6, 12], "multiples of 3, for 1 to 4 sequences");
-    let found = dispatcher.dispatch(batch(9, true), ValidModes::ALL);
+    let keys = |query_len| -> Vec<usize> {
+        let keys = dispatcher.full.iter();
+        let keys = keys.filter(|key| key.query_len == Some(query_len));
+        keys.map(|key| key.tokens).collect()
+    };
+    assert_eq!(keys(1), [1, 3, 4], "1 to 4 sequences");
+    assert_eq!(keys(2), [4, 6, 12], "4 sequences are padded to 6");
+    assert_eq!(keys(3), [3, 6, 12], "multiples of 3, for 1 to 4 sequences");
+    let tree = BatchDescriptor {
+        query_len: Some(3),
+        ..batch(9, true)
+    };
+    let found = dispatcher.dispatch(tree);
+    assert_eq!((found.mode, found.batch.tokens), (Full, 12));
     assert_eq!(found.batch.sequences, Some(4));
     assert_eq!(mode_of(&dispatcher, 30, true), NoReplay);
 }
@@ -137,7 +130,7 @@ fn rows_are_padded_to_few_sizes() {
             rows,
             ..batch(8, false)
         };
-        dispatcher.dispatch(wanted, ValidModes::ALL).batch.rows
+        dispatcher.dispatch(wanted).batch.rows
     };
     let found = [0, 1, 2, 3, 4, 5, 8, 11].map(rows);
     assert_eq!(found, [0, 1, 2, 4, 4, 8, 8, 11]);
@@ -151,7 +144,7 @@ fn too_much_padding_is_not_worth_a_recording() {
         mode: Full,
         sizes: CaptureSizes::new([16, 512]),
         max_sequences: 1,
-        query_len: 1,
+        max_query_len: 1,
         max_padding: Some(8),
     });
     let table = [
@@ -171,7 +164,7 @@ fn captures_come_in_groups_the_largest_first() {
     let captures = dispatcher(FullAndPiecewise).captures();
     let found: Vec<_> = captures
         .iter()
-        .map(|c| (c.mode, c.batch.tokens, c.batch.uniform))
+        .map(|c| (c.mode, c.batch.tokens, c.batch.query_len.is_some()))
         .collect();
     let expect = [
         (Piecewise, 8, false),
@@ -197,7 +190,9 @@ fn sizes_follow_their_rules() {
     assert!(sparse.as_slice().windows(2).all(|w| w[1] - w[0] <= 16));
     assert_eq!(CaptureSizes::sparse(4, 1, 8192).as_slice(), [1, 2, 4, 8]);
     assert_eq!(CaptureSizes::sparse(4, 1, 3).as_slice(), [1, 2]);
-    assert_eq!(CaptureSizes::sparse(2, 3, 8192).as_slice(), [3, 6, 9]);
+    // Trees of up to 3 tokens, of one sequence and of two.
+    let trees = CaptureSizes::sparse(2, 3, 8192);
+    assert_eq!(trees.as_slice(), [1, 2, 3, 4, 6, 8]);
     let dense = CaptureSizes::dense(64, 1, 512);
     assert_eq!(&dense.as_slice()[..64], (1..=64).collect::<Vec<_>>());
     assert_eq!(

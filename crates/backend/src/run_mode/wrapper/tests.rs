@@ -1,6 +1,4 @@
-use super::super::{
-    CaptureSizes, Command, Dispatcher, DispatcherOptions, RecordingDevice, ValidModes,
-};
+use super::super::{CaptureSizes, Command, Dispatcher, DispatcherOptions, RecordingDevice};
 use super::*;
 
 /// One layer of a toy model: doubles the number and adds the layer's own.
@@ -54,7 +52,7 @@ fn batch(tokens: usize) -> BatchDescriptor {
         tokens,
         rows: tokens,
         sequences: Some(tokens),
-        uniform: false,
+        query_len: None,
     }
 }
 
@@ -192,7 +190,7 @@ fn wrappers_nest_and_every_mode_gives_the_same() {
         mode: RunMode::FullAndPiecewise,
         sizes: CaptureSizes::new([1, 2, 4]),
         max_sequences: 4,
-        query_len: 1,
+        max_query_len: 1,
         max_padding: None,
     });
     let mut device = RecordingDevice::new(1);
@@ -209,10 +207,10 @@ fn wrappers_nest_and_every_mode_gives_the_same() {
     ];
     for (tokens, uniform, mode) in steps {
         let wanted = BatchDescriptor {
-            uniform,
+            query_len: uniform.then_some(1),
             ..batch(tokens)
         };
-        let dispatch = dispatcher.dispatch(wanted, ValidModes::ALL);
+        let dispatch = dispatcher.dispatch(wanted);
         assert_eq!(dispatch.mode, mode);
         let mut model = Model {
             device: &mut device,
