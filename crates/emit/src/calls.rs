@@ -12,6 +12,7 @@ use base::DType;
 use cpu::PackedWeightKind;
 use graph::ops::UnaryFunction;
 use graph::ops::{self, Activation, BinaryFunction, BufferReuse, CompareFunction, Op};
+use graph::passes::{FusedOp, NoFusion, fuse};
 use graph::plan::Place;
 use graph::{Dim, Node, TensorId};
 use std::collections::HashSet;
@@ -61,16 +62,26 @@ impl<'a> Calls<'a> {
             named: HashSet::new(),
             table_rows: usize::MAX,
         };
-        for (index, node) in plan.graph.nodes().iter().enumerate() {
-            calls.node(index, node).map_err(|reason| {
+        // The C kernels have neither prologue nor epilogue.
+        for op in fuse(plan.graph, &plan.memory.bindings, &NoFusion) {
+            calls.op(&op)?;
+        }
+        Ok(calls)
+    }
+
+    /// Emits a call for every node of an op.
+    fn op(&mut self, op: &FusedOp) -> Result<(), EmitError> {
+        let graph = self.plan.graph;
+        op.nodes.clone().try_for_each(|index| {
+            let node = &graph.nodes()[index];
+            self.node(index, node).map_err(|reason| {
                 EmitError::from(EmitErrorKind::Node {
-                    node: plan.graph.node_name(node).to_owned(),
+                    node: graph.node_name(node).to_owned(),
                     op: node.op.name(),
                     reason,
                 })
-            })?;
-        }
-        Ok(calls)
+            })
+        })
     }
 
     fn node(&mut self, index: usize, node: &Node) -> Result<(), String> {
