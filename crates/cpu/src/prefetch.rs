@@ -1,9 +1,8 @@
 //! Software prefetch of weights and cached rows, in the order in which threads read them.
 //!
 //! A core can wait for only a few cache lines at a time, but its L2 prefetcher follows many pages on its own.
-//! Prefetching lines of several pages in parallel, ahead of their use, raises a thread's read bandwidth by about half. A
-//! second prefetch, into L1 and shortly before the use, made a token of models of 0.1 to 1.5 billion parameters 1.04 to 1.17
-//! times as fast (Q6_K: no change).
+//! Prefetching lines of several pages in parallel, ahead of their use, raises a thread's read bandwidth. A second prefetch
+//! brings lines into L1 shortly before their use. `docs/benchmarks/cpu.md` has what both gain.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

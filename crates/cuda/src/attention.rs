@@ -3,11 +3,11 @@
 use crate::arguments::{AttendArgs, WriteArgs};
 use crate::calls::CallMaker;
 use crate::compile::Unit;
-use crate::fusion::Group;
 use crate::launch::Launch;
 use crate::plan::{PART, TILE};
 use backend::BackendError;
 use graph::ops::{Op, RopeLayout, UpdateAndAttend};
+use graph::passes::{FusedKind, FusedOp};
 use graph::{Graph, TensorId};
 
 /// Query heads of a block in steps of many tokens, one for each tile of queries.
@@ -28,6 +28,14 @@ pub(crate) fn can_tile(graph: &Graph, shared_memory: usize) -> bool {
     })
 }
 
+/// The rotations that an attention does itself.
+pub(crate) fn rotations(fused: &FusedOp) -> &[usize] {
+    match &fused.kind {
+        FusedKind::Attention { rotations } => rotations,
+        _ => &[],
+    }
+}
+
 /// The arguments of attention over cached rows.
 pub(crate) struct Attention {
     /// Queries and keys before their rotation, and values.
@@ -40,9 +48,9 @@ pub(crate) struct Attention {
 
 impl CallMaker<'_> {
     /// The rotation of an operand of attention: the operand before it, its table and its layout.
-    fn rotation(&self, group: &Group, operand: TensorId) -> (TensorId, u64, [u32; 2]) {
+    fn rotation(&self, fused: &FusedOp, operand: TensorId) -> (TensorId, u64, [u32; 2]) {
         let nodes = self.graph.nodes();
-        let rotation = group.rotations.iter().map(|i| &nodes[*i]);
+        let rotation = rotations(fused).iter().map(|i| &nodes[*i]);
         match rotation
             .into_iter()
             .find(|node| node.output == operand)
@@ -58,13 +66,13 @@ impl CallMaker<'_> {
         }
     }
 
-    /// The operands of attention before the rotations of its group, and the arguments of its kernels. Heads are in lots of at
+    /// The operands of attention before the rotations that it does, and the arguments of its kernels. Heads are in lots of at
     /// most 16.
-    pub(crate) fn attention_arguments(&self, op: &UpdateAndAttend, group: &Group) -> Attention {
-        let node = &self.graph.nodes()[group.nodes.end - 1];
+    pub(crate) fn attention_arguments(&self, op: &UpdateAndAttend, fused: &FusedOp) -> Attention {
+        let node = &self.graph.nodes()[fused.nodes.end - 1];
         let inputs = &node.inputs;
-        let (queries, query_table, query_layout) = self.rotation(group, inputs[0]);
-        let (keys, key_table, key_layout) = self.rotation(group, inputs[1]);
+        let (queries, query_table, query_layout) = self.rotation(fused, inputs[0]);
+        let (keys, key_table, key_layout) = self.rotation(fused, inputs[1]);
         let [q, k, v] = [0, 1, 2].map(|i| self.shape(inputs[i]));
         let (tokens, heads, kv_heads) = (q[0], q[1], k[1]);
         let (key_dim, value_dim) = (k[2], v[2]);
@@ -120,16 +128,16 @@ impl CallMaker<'_> {
         }
     }
 
-    /// Attention with the rotations of its group, after the other nodes of the group.
+    /// Attention with the rotations fused into it, after the other nodes of its op.
     pub(crate) fn attention(
         &self,
         op: &UpdateAndAttend,
-        group: &Group,
+        fused: &FusedOp,
     ) -> Result<Vec<Launch>, BackendError> {
         let nodes = self.graph.nodes();
         let mut launches = Vec::new();
-        let before = group.nodes.start..group.nodes.end - 1;
-        for i in before.filter(|i| !group.rotations.contains(i)) {
+        let before = fused.nodes.start..fused.nodes.end - 1;
+        for i in before.filter(|i| !rotations(fused).contains(i)) {
             launches.extend(self.node(&nodes[i])?);
         }
         let Attention {
@@ -137,7 +145,7 @@ impl CallMaker<'_> {
             mut attend,
             alone,
             ..
-        } = self.attention_arguments(op, group);
+        } = self.attention_arguments(op, fused);
         let (tokens, kv_heads, key_dim) = (
             write.tokens as usize,
             write.kv_heads as usize,

@@ -1,17 +1,17 @@
-//! From a group of nodes to its kernel calls.
+//! From a fused op to its kernel calls.
 
 use crate::arguments::{GatherArgs, MapArgs, NormArgs, RopeArgs, TableArgs};
 use crate::compile::Unit;
 use crate::device::Device;
 use crate::error::CudaError;
 use crate::format::DeviceFormat;
-use crate::fusion::Group;
 use crate::launch::Launch;
 use crate::step_layout::StepLayout;
 use crate::weights::{Constants, PackedWeight};
 use backend::{BackendError, BackendErrorKind};
 use base::DType;
 use graph::ops::{Activation, Binary, BinaryFunction, Op, RopeLayout, Unary, UnaryFunction};
+use graph::passes::{FusedKind, FusedOp};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Graph, Node, TensorId};
 
@@ -26,12 +26,12 @@ pub(crate) struct Addresses {
     pub(crate) flagged: u64,
 }
 
-/// The kernel calls of a group of nodes.
+/// The kernel calls of a fused op.
 pub(crate) struct Call {
     pub(crate) launches: Vec<Launch>,
     /// Whether it is cached attention: `PIECEWISE` graphs are cut before and after it.
     pub(crate) attends: bool,
-    /// The group's last node and the address of its result.
+    /// The op's last node and the address of its result.
     pub(crate) node: usize,
     pub(crate) result: u64,
     /// Bytes of weights read, and multiply-accumulates.
@@ -126,9 +126,12 @@ impl CallMaker<'_> {
         ))
     }
 
-    /// Bytes of weights that a group reads, and its multiply-accumulates with them.
-    fn work(&self, group: &Group) -> (u64, u64) {
-        let nodes = group.products.iter().map(|i| &self.graph.nodes()[*i]);
+    /// Bytes of weights that an op reads, and its multiply-accumulates with them.
+    fn work(&self, op: &FusedOp) -> (u64, u64) {
+        let FusedKind::Product(fused) = &op.kind else {
+            return (0, 0);
+        };
+        let nodes = fused.products.iter().map(|i| &self.graph.nodes()[*i]);
         nodes.fold((0, 0), |(bytes, macs), node| {
             let Some(weight) = self.constants.packed(node.inputs[1]) else {
                 return (bytes, macs);
@@ -138,14 +141,14 @@ impl CallMaker<'_> {
         })
     }
 
-    /// The calls of a group; none if nothing is computed.
-    pub(crate) fn call(&self, group: &Group) -> Result<Option<Call>, BackendError> {
-        let last = group.nodes.end - 1;
+    /// The calls of an op; none if nothing is computed.
+    pub(crate) fn call(&self, op: &FusedOp) -> Result<Option<Call>, BackendError> {
+        let last = op.nodes.end - 1;
         let node = &self.graph.nodes()[last];
-        let launches = match (&node.op, group.products.is_empty()) {
-            (Op::UpdateAndAttend(op), _) => self.attention(op, group)?,
-            (_, true) => self.node(node)?,
-            (_, false) => self.products(group)?,
+        let launches = match (&node.op, &op.kind) {
+            (Op::UpdateAndAttend(attention), _) => self.attention(attention, op)?,
+            (_, FusedKind::Product(fused)) => self.products(fused)?,
+            _ => self.node(node)?,
         };
         let launches: Vec<Launch> = launches
             .into_iter()
@@ -160,7 +163,7 @@ impl CallMaker<'_> {
             attends: matches!(node.op, Op::UpdateAndAttend(_)),
             node: last,
             result: traced,
-            work: self.work(group),
+            work: self.work(op),
         }))
     }
 

@@ -9,8 +9,8 @@ use crate::profile::LaunchProfile;
 use crate::tape::Tape;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
-    Dispatch, Dispatcher, DispatcherOptions, Executable, GraphSupport, NodeProfile, Replay,
-    ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback,
+    Dispatch, Dispatcher, DispatcherOptions, Executable, ExecutorKind, GraphSupport, NodeProfile,
+    Replay, ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback,
 };
 use graph::{Graph, Value};
 use std::cell::Cell;
@@ -167,7 +167,7 @@ impl Executable for CudaExecutable {
         cache: Option<CacheStep<'_, CudaKv>>,
         trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
-        if self.machine.fuse {
+        if self.machine.executor == ExecutorKind::Compiled {
             return Err(BackendErrorKind::TraceUnsupported.into());
         }
         self.run_values(inputs, cache, Some(trace))

@@ -12,7 +12,6 @@ mod device;
 mod error;
 mod executable;
 mod format;
-mod fusion;
 mod kv;
 mod launch;
 mod machine;
@@ -35,11 +34,11 @@ use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{Backend, BackendError, CompileOptions, Footprint, FootprintRequest};
 use device::Device;
 use executable::CudaExecutable;
-use graph::plan::MemoryPlan;
 use graph::{Graph, TensorId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use weights::PackedShape;
 
 /// A GPU.
 pub struct Cuda {
@@ -91,11 +90,14 @@ impl Backend for Cuda {
         graph: &Graph,
         request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
-        let mut packed: BTreeMap<TensorId, usize> =
+        let shapes: BTreeMap<TensorId, PackedShape> =
             weights::packed_shapes(graph, request.is_weight)
                 .into_iter()
-                .map(|(id, shape)| (id, shape.bytes()))
                 .collect();
+        let mut packed: BTreeMap<TensorId, usize> = shapes
+            .iter()
+            .map(|(id, shape)| (*id, shape.bytes()))
+            .collect();
         let plain = weights::plain_uses(graph);
         for (i, tensor) in graph.tensors().iter().enumerate() {
             let id = TensorId(i as u32);
@@ -103,12 +105,11 @@ impl Backend for Cuda {
                 *packed.entry(id).or_default() += tensor.ty.bytes(&request.bindings).unwrap_or(0);
             }
         }
-        let facts = &self.device.facts;
-        let scratch = |node: usize| {
-            products::staged_bytes(graph, &graph.nodes()[node], &request.bindings, facts)
-        };
+        let format = |id: TensorId| shapes.get(&id).map(|shape| shape.format);
+        let (executor, facts) = (request.options.executor, &self.device.facts);
+        let (_, arena) = products::plan_ops(graph, request.bindings, executor, &format, facts)?;
         Ok(Footprint {
-            arena: MemoryPlan::new(graph, request.bindings, scratch)?,
+            arena,
             packed: packed.into_iter().collect(),
             kv: request.kv_layout(),
         })

@@ -42,7 +42,7 @@ pub(crate) struct Machine {
     pub(crate) results: Pinned,
     pub(crate) words: Vec<u32>,
     /// Whether nodes are fused.
-    pub(crate) fuse: bool,
+    pub(crate) executor: ExecutorKind,
     /// Whether items of attention may have several queries.
     pub(crate) tiled: bool,
     /// Measurements of kernels, if they are measured. Then they are launched one by one.
@@ -83,10 +83,9 @@ impl Machine {
         device.bind()?;
         let constants = Constants::new(&graph, device, options)?;
         let (partial, counters) = attention_memory(&graph);
-        let fuse = options.executor == ExecutorKind::Compiled;
-        let flagged = match fuse {
-            true => flagged_bytes(&graph, &device.facts),
-            false => 0,
+        let flagged = match options.executor {
+            ExecutorKind::Compiled => flagged_bytes(&graph, &device.facts),
+            ExecutorKind::Interpreted => 0,
         };
         Ok(Machine {
             constants,
@@ -100,7 +99,7 @@ impl Machine {
             arrived: Buffer::new(device, 0)?,
             results: Pinned::new(device, 0)?,
             words: Vec::new(),
-            fuse,
+            executor: options.executor,
             tiled: can_tile(&graph, device.facts.shared_memory),
             profile: None,
             generation: 0,
@@ -114,7 +113,7 @@ impl Machine {
     pub(crate) fn tape(&mut self, shapes: &[&[usize]]) -> Result<Tape, BackendError> {
         self.device.bind()?;
         let facts = &self.device.facts;
-        let planned = Planned::new(&self.graph, &self.constants, shapes, self.fuse, facts)?;
+        let planned = Planned::new(&self.graph, &self.constants, shapes, self.executor, facts)?;
         if planned.memory.arena_bytes > self.arena.len() {
             // Nothing in the arena outlives a step, so the old contents are dropped.
             self.stream.wait()?;

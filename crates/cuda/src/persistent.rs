@@ -1,17 +1,17 @@
-//! The persistent kernel for decode steps, `kernels/persistent.cu`: a run of consecutive groups becomes one launch,
+//! The persistent kernel for decode steps, `kernels/persistent.cu`: a run of consecutive ops becomes one launch,
 //! whose blocks stay resident.
 
 use crate::arguments::{AttendArgs, LinearArgs, PersistentArgs, PersistentOp};
-use crate::attention::attention_shared;
+use crate::attention::{attention_shared, rotations};
 use crate::calls::CallMaker;
 use crate::compile::Unit;
 use crate::device::{Buffer, Device, DeviceFacts};
 use crate::format::DeviceFormat;
-use crate::fusion::Group;
 use crate::launch::Launch;
 use crate::weights::PackedShape;
 use backend::BackendError;
 use graph::ops::Op;
+use graph::passes::{FusedKind, FusedOp, FusedProduct};
 use graph::{Graph, Node, TensorId};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) fn flagged_bytes(graph: &Graph, facts: &DeviceFacts) -> usize {
     STATE_BYTES + 8 * words.sum::<usize>()
 }
 
-/// The calls of a step in which runs of groups are single kernels, and the lists of ops that these read.
+/// The calls of a step in which runs of ops are single kernels, and the lists of ops that these read.
 pub(crate) struct PersistentStep {
     pub(crate) launches: Vec<Launch>,
     pub(crate) lists: Vec<Buffer>,
@@ -96,23 +96,23 @@ struct Run {
 }
 
 impl CallMaker<'_> {
-    /// The calls of a step; `None` if no run of groups can be a single kernel.
+    /// The calls of a step; `None` if no run of ops can be a single kernel.
     pub(crate) fn persistent(
         &self,
-        groups: &[Group],
+        ops: &[FusedOp],
         device: &Arc<Device>,
     ) -> Result<Option<PersistentStep>, BackendError> {
         if !is_supported(&device.facts) || self.addresses.flagged == 0 {
             return Ok(None);
         }
         let (mut launches, mut lists) = (Vec::new(), Vec::new());
-        let mut rest = groups;
+        let mut rest = ops;
         while !rest.is_empty() {
             let (run, len) = self.run_at(rest)?;
             if run.ops.len() < MIN_OPS || run.weight_bytes > run.ops.len() * MAX_OP_BYTES {
                 let (alone, behind) = rest.split_at(len.max(1));
-                for group in alone {
-                    let call = self.call(group)?;
+                for op in alone {
+                    let call = self.call(op)?;
                     launches.extend(call.into_iter().flat_map(|call| call.launches));
                 }
                 rest = behind;
@@ -126,8 +126,8 @@ impl CallMaker<'_> {
         Ok((!lists.is_empty()).then_some(PersistentStep { launches, lists }))
     }
 
-    /// The longest run from the first of these groups on, and its number of groups.
-    fn run_at(&self, groups: &[Group]) -> Result<(Run, usize), BackendError> {
+    /// The longest run from the first of these ops on, and its number of ops.
+    fn run_at(&self, ops: &[FusedOp]) -> Result<(Run, usize), BackendError> {
         let mut run = Run {
             ops: vec![],
             format: None,
@@ -135,23 +135,23 @@ impl CallMaker<'_> {
             next_word: self.addresses.flagged + STATE_BYTES as u64,
             weight_bytes: 0,
             shared: [0, 0],
-            end: groups[0].nodes.start,
+            end: ops[0].nodes.start,
             gathered: None,
         };
         let mut len = 0;
-        for group in groups {
-            let node = &self.graph.nodes()[group.nodes.end - 1];
-            let taken = match (&node.op, group.products.is_empty()) {
-                (Op::Reshape(_), true) => true,
-                (Op::UpdateAndAttend(_), _) => self.take_attention(&mut run, group),
-                (_, false) => self.take_products(&mut run, group)?,
-                (Op::GatherRows(_), true) => self.take_gather(&mut run, node),
+        for op in ops {
+            let node = &self.graph.nodes()[op.nodes.end - 1];
+            let taken = match (&node.op, &op.kind) {
+                (Op::Reshape(_), _) => true,
+                (Op::UpdateAndAttend(_), _) => self.take_attention(&mut run, op),
+                (_, FusedKind::Product(fused)) => self.take_products(&mut run, fused)?,
+                (Op::GatherRows(_), _) => self.take_gather(&mut run, node),
                 _ => false,
             };
             if !taken {
                 break;
             }
-            run.end = group.nodes.end;
+            run.end = op.nodes.end;
             len += 1;
             if run.gathered.is_some() {
                 break;
@@ -160,29 +160,25 @@ impl CallMaker<'_> {
         Ok((run, len))
     }
 
-    /// Adds a group of products to a run, if the kernel can take it.
-    fn take_products(&self, run: &mut Run, group: &Group) -> Result<bool, BackendError> {
-        let (linear, shape) = self.product_arguments(group)?;
+    /// Adds products to a run, if the kernel can take them.
+    fn take_products(&self, run: &mut Run, fused: &FusedProduct) -> Result<bool, BackendError> {
+        let (linear, shape) = self.product_arguments(fused)?;
         let shared = [linear_shared(&shape), 0];
         let fits = linear.rows == 1
             && shape.k.is_multiple_of(4)
-            && (group.norm.is_none() || shape.k <= MAX_NORMED)
+            && (fused.norm.is_none() || shape.k <= MAX_NORMED)
             && (linear.ranges * (1 + linear.gated)) as usize <= WARPS
             && run.format.is_none_or(|format| format == shape.format);
         if !fits || !run.has_room(shared, self.device.facts.shared_memory) {
             return Ok(false);
         }
         let nodes = self.graph.nodes();
-        let first = nodes[group.products[0]].inputs[0];
-        let x = group.norm.map_or(first, |norm| nodes[norm].inputs[0]);
-        let residual = group.sum.map(|(_, other)| other);
+        let x = self.product_rows(fused);
+        let residual = fused
+            .residual
+            .map(|(sum, operand)| nodes[sum].inputs[operand]);
         let inputs = [Some(x), residual, None].map(|id| id.map_or(0, |id| self.words_of(run, id)));
-        let results = match (group.sum, group.gate) {
-            (Some((sum, _)), _) => vec![sum],
-            (None, Some(gate)) => vec![gate],
-            (None, None) => group.products.clone(),
-        };
-        let results = results.iter().zip(&linear.segments);
+        let results = fused.results().iter().zip(&linear.segments);
         let outputs = results.map(|(i, segment)| (nodes[*i].output, segment.n));
         run.format = Some(shape.format);
         let tiles = linear.segments.iter().map(|segment| segment.tiles as usize);
@@ -198,14 +194,14 @@ impl CallMaker<'_> {
     }
 
     /// Adds attention to a run if the kernel supports it: it has one token, and the run computes its operands.
-    fn take_attention(&self, run: &mut Run, group: &Group) -> bool {
+    fn take_attention(&self, run: &mut Run, fused: &FusedOp) -> bool {
         let nodes = self.graph.nodes();
-        let node = &nodes[group.nodes.end - 1];
+        let node = &nodes[fused.nodes.end - 1];
         let Op::UpdateAndAttend(op) = &node.op else {
             return false;
         };
-        let inner = group.nodes.start..group.nodes.end - 1;
-        let attention = self.attention_arguments(op, group);
+        let inner = fused.nodes.start..fused.nodes.end - 1;
+        let attention = self.attention_arguments(op, fused);
         let a = attention.attend;
         let inputs = attention.operands.map(|id| self.words_of(run, id));
         let rows = (a.lot as usize + 1) * (a.key_dim + a.value_dim) as usize * 4;
@@ -219,7 +215,7 @@ impl CallMaker<'_> {
             && !inputs.contains(&0)
             && inner
                 .into_iter()
-                .all(|i| group.rotations.contains(&i) || matches!(nodes[i].op, Op::Reshape(_)));
+                .all(|i| rotations(fused).contains(&i) || matches!(nodes[i].op, Op::Reshape(_)));
         if !fits || !run.has_room(shared, self.device.facts.shared_memory) {
             return false;
         }

@@ -5,14 +5,14 @@ use crate::calls::{CallMaker, activation_code};
 use crate::compile::Unit;
 use crate::device::DeviceFacts;
 use crate::format::DeviceFormat;
-use crate::fusion::Group;
 use crate::launch::Launch;
 use crate::weights::{PackedShape, PackedWeight};
-use backend::BackendError;
+use backend::{BackendError, ExecutorKind};
 use bytemuck::Zeroable;
 use graph::ops::Op;
+use graph::passes::{FusedKind, FusedOp, FusedProduct, FusionSupport, NoFusion, fuse};
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Graph, Node};
+use graph::{Bindings, Graph, Node, TensorId};
 
 /// The most ranges that the columns of a product are divided into.
 const MAX_RANGES: usize = 8;
@@ -88,12 +88,7 @@ impl Variant {
 }
 
 /// Bytes of the staged rows of a product, which kernels for more than few rows read.
-pub(crate) fn staged_bytes(
-    graph: &Graph,
-    node: &Node,
-    bindings: &Bindings,
-    facts: &DeviceFacts,
-) -> usize {
+fn staged_bytes(graph: &Graph, node: &Node, bindings: &Bindings, facts: &DeviceFacts) -> usize {
     let Op::Linear(_) = node.op else { return 0 };
     let Some(shape) = PackedShape::of(graph, node.inputs[1]) else {
         return 0;
@@ -114,24 +109,22 @@ impl CallMaker<'_> {
         weight.ok_or_else(|| self.unsupported(node, "its weight is not a constant"))
     }
 
-    /// The arguments of a group's products, and the shape of their first weight.
+    /// The arguments of products with what is fused into them, and the shape of their first weight.
     pub(crate) fn product_arguments(
         &self,
-        group: &Group,
+        fused: &FusedProduct,
     ) -> Result<(LinearArgs, PackedShape), BackendError> {
         let nodes = self.graph.nodes();
-        let first = &nodes[group.products[0]];
+        let first = &nodes[fused.products[0]];
         let shape = self.weight(first)?.shape;
         let mut a = LinearArgs::zeroed();
-        let operand = group
-            .norm
-            .map_or(first.inputs[0], |norm| nodes[norm].inputs[0]);
+        let operand = self.product_rows(fused);
         let (rows, k) = self.rows(operand);
         let (ranges, pairs_per_range) = ranges(&shape);
         (a.x, a.rows, a.k) = (self.address(operand), rows as u32, k as u32);
         (a.pairs, a.ranges) = (shape.pairs() as u32, ranges as u32);
         a.pairs_per_range = pairs_per_range as u32;
-        if let Some(norm) = group.norm
+        if let Some(norm) = fused.norm
             && let Op::RmsNorm(op) = &nodes[norm].op
         {
             (a.norm, a.eps) = (self.address(nodes[norm].inputs[1]), op.eps);
@@ -139,46 +132,50 @@ impl CallMaker<'_> {
         if let Op::Linear(linear) = &first.op {
             a.activation = activation_code(linear.activation);
         }
-        let result = match (&group.sum, group.gate) {
-            (Some((sum, other)), _) => {
-                a.residual = self.address(*other);
-                Some(nodes[*sum].output)
-            }
-            (None, Some(gate)) => Some(nodes[gate].output),
-            (None, None) => None,
-        };
-        if let Some(gate) = group.gate
+        if let Some((sum, operand)) = fused.residual {
+            a.residual = self.address(nodes[sum].inputs[operand]);
+        }
+        if let Some(gate) = fused.gate
             && let Op::Gated(op) = &nodes[gate].op
         {
             (a.gated, a.activation) = (1, activation_code(Some(op.function)));
         }
-        a.count = group.products.len() as u32;
+        a.count = fused.products.len() as u32;
+        // Gated products have one result.
+        let results = fused.results().iter().cycle();
         let mut tiles = 0;
-        for (segment, product) in a.segments.iter_mut().zip(&group.products) {
+        for ((segment, product), result) in a.segments.iter_mut().zip(&fused.products).zip(results)
+        {
             let node = &nodes[*product];
             let weight = self.weight(node)?;
             *segment = Segment {
                 codes: weight.codes(),
                 scales: weight.scales(),
                 bias: node.inputs.get(2).map_or(0, |bias| self.address(*bias)),
-                out: self.address(result.unwrap_or(node.output)),
+                out: self.address(nodes[*result].output),
                 n: weight.shape.n as u32,
                 tiles: weight.shape.tiles() as u32,
             };
             tiles += segment.tiles;
         }
-        if group.gate.is_some() {
+        if fused.gate.is_some() {
             tiles = a.segments[0].tiles;
         }
         a.tiles = tiles;
         Ok((a, shape))
     }
 
-    /// The kernels of the products of a group.
-    pub(crate) fn products(&self, group: &Group) -> Result<Vec<Launch>, BackendError> {
-        let (mut a, shape) = self.product_arguments(group)?;
+    /// The rows of products, before their norm.
+    pub(crate) fn product_rows(&self, fused: &FusedProduct) -> TensorId {
+        let first = fused.norm.unwrap_or(fused.products[0]);
+        self.graph.nodes()[first].inputs[0]
+    }
+
+    /// The kernels of products with what is fused into them.
+    pub(crate) fn products(&self, fused: &FusedProduct) -> Result<Vec<Launch>, BackendError> {
+        let (mut a, shape) = self.product_arguments(fused)?;
         let (rows, tiles, ranges) = (a.rows as usize, a.tiles, a.ranges as usize);
-        let gates = if group.gate.is_some() { 2 } else { 1 };
+        let gates = if fused.gate.is_some() { 2 } else { 1 };
         let unit = Unit::Linear(shape.format);
         let multiprocessors = self.device.facts.multiprocessors;
         let variant = Variant::new(rows, &shape, gates, &self.device.facts);
@@ -192,7 +189,7 @@ impl CallMaker<'_> {
             let launch = Launch::new(function, grid, warps * 32, shared as u32, &a);
             return Ok(vec![launch]);
         }
-        let slot = self.memory.scratch(group.products[0]);
+        let slot = self.memory.scratch(fused.products[0]);
         a.staged = self.addresses.arena + slot.expect("the plan has staged rows").offset as u64;
         let many = matches!(variant, Variant::Many(_));
         a.swizzled = (many && reads_swizzled(&shape, &self.device.facts)).into();
@@ -221,27 +218,66 @@ impl CallMaker<'_> {
     }
 }
 
-/// The memory plan of a graph whose nodes run in these groups.
-pub(crate) fn memory_plan(
+/// What the kernels fuse, by the formats of the graph's packed weights.
+struct ProductSupport<'a> {
+    graph: &'a Graph,
+    format: &'a dyn Fn(TensorId) -> Option<DeviceFormat>,
+}
+
+impl ProductSupport<'_> {
+    fn format(&self, product: usize) -> Option<DeviceFormat> {
+        (self.format)(self.graph.nodes()[product].inputs[1])
+    }
+}
+
+impl FusionSupport for ProductSupport<'_> {
+    fn max_products(&self) -> usize {
+        LinearArgs::zeroed().segments.len()
+    }
+
+    fn shares_rows(&self, first: usize, other: usize) -> bool {
+        let nodes = self.graph.nodes();
+        let format = self.format(first);
+        format.is_some() && format == self.format(other) && nodes[first].op == nodes[other].op
+    }
+
+    fn norm(&self, product: usize, norm: &Op) -> bool {
+        matches!(norm, Op::RmsNorm(_)) && self.format(product).is_some()
+    }
+
+    fn gate(&self, product: usize) -> bool {
+        let op = &self.graph.nodes()[product].op;
+        matches!(op, Op::Linear(linear) if linear.activation.is_none())
+    }
+
+    fn residual(&self, product: usize, _: bool) -> bool {
+        self.format(product).is_some()
+    }
+
+    fn rotation(&self, _: usize) -> bool {
+        true
+    }
+}
+
+/// The ops of a graph and the memory plan of their results. `format` returns the format of a packed weight.
+pub(crate) fn plan_ops(
     graph: &Graph,
     bindings: Bindings,
-    groups: &[Group],
+    executor: ExecutorKind,
+    format: &dyn Fn(TensorId) -> Option<DeviceFormat>,
     facts: &DeviceFacts,
-) -> Result<MemoryPlan, BackendError> {
-    let mut ranges = vec![0..0; graph.nodes().len()];
-    let mut stages = vec![false; graph.nodes().len()];
-    for group in groups {
-        for node in group.nodes.clone() {
-            ranges[node] = group.nodes.clone();
-        }
-        if let Some(first) = group.products.first() {
-            stages[*first] = true;
+) -> Result<(Vec<FusedOp>, MemoryPlan), BackendError> {
+    let ops = match executor {
+        ExecutorKind::Compiled => fuse(graph, &bindings, &ProductSupport { graph, format }),
+        ExecutorKind::Interpreted => fuse(graph, &bindings, &NoFusion),
+    };
+    let mut scratch = vec![0; graph.nodes().len()];
+    for op in &ops {
+        if let FusedKind::Product(fused) = &op.kind {
+            let first = fused.products[0];
+            scratch[first] = staged_bytes(graph, &graph.nodes()[first], &bindings, facts);
         }
     }
-    let scratch = |node: usize| match stages[node] {
-        true => staged_bytes(graph, &graph.nodes()[node], &bindings, facts),
-        false => 0,
-    };
-    let plan = MemoryPlan::with_groups(graph, bindings, scratch, |node| ranges[node].clone())?;
-    Ok(plan)
+    let plan = MemoryPlan::fused(graph, bindings, |node| scratch[node], &ops)?;
+    Ok((ops, plan))
 }

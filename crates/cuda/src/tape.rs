@@ -2,22 +2,22 @@
 
 use crate::calls::{Addresses, Call, CallMaker};
 use crate::device::{Buffer, Device, DeviceFacts};
-use crate::fusion::{self, Group};
 use crate::launch::Launch;
 use crate::plan::SLOTS;
-use crate::products::memory_plan;
+use crate::products::plan_ops;
 use crate::step_layout::StepLayout;
 use crate::weights::Constants;
-use backend::BackendError;
+use backend::{BackendError, ExecutorKind};
+use graph::passes::FusedOp;
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Graph};
+use graph::{Bindings, Graph, TensorId};
 use std::sync::Arc;
 
 /// A graph resolved for inputs of certain shapes, before its calls are made.
 pub(crate) struct Planned {
     pub(crate) layout: StepLayout,
     pub(crate) memory: MemoryPlan,
-    groups: Vec<Group>,
+    ops: Vec<FusedOp>,
 }
 
 /// The calls of a graph for inputs of certain shapes.
@@ -53,16 +53,16 @@ impl Planned {
         graph: &Graph,
         constants: &Constants,
         shapes: &[&[usize]],
-        fuse: bool,
+        executor: ExecutorKind,
         facts: &DeviceFacts,
     ) -> Result<Planned, BackendError> {
         let bindings = graph.bind(shapes)?;
-        let groups = fusion::groups(graph, constants, fuse);
-        let memory = memory_plan(graph, bindings, &groups, facts)?;
+        let format = |id: TensorId| constants.packed(id).map(|weight| weight.shape.format);
+        let (ops, memory) = plan_ops(graph, bindings, executor, &format, facts)?;
         Ok(Planned {
             layout: StepLayout::new(graph, &bindings),
             memory,
-            groups,
+            ops,
         })
     }
 
@@ -86,10 +86,10 @@ impl Planned {
             tiled,
         };
         let mut calls = Vec::new();
-        for group in &self.groups {
-            calls.extend(maker.call(group)?);
+        for op in &self.ops {
+            calls.extend(maker.call(op)?);
         }
-        let (whole, lists) = match maker.persistent(&self.groups, device)? {
+        let (whole, lists) = match maker.persistent(&self.ops, device)? {
             Some(step) => (step.launches, step.lists),
             None => {
                 let launches = calls.iter().flat_map(|call: &Call| &call.launches);

@@ -9,6 +9,7 @@ mod placement;
 pub use placement::{ALIGNMENT, PlacementOrder, Slot};
 
 use crate::graph::{Graph, TensorId, TensorKind};
+use crate::passes::FusedOp;
 use crate::{Bindings, GraphError, GraphErrorKind};
 use alias::AliasAnalysis;
 use placement::{Lifetime, best_placement, lower_bound};
@@ -84,10 +85,23 @@ impl MemoryPlan {
         MemoryPlan::with_groups(graph, bindings, scratch, |node| node..node + 1)
     }
 
-    /// As [`new`](MemoryPlan::new), for nodes that run as one call. `group` returns the range of nodes that the node with a
-    /// given index runs with: what any of them reads, writes or uses as scratch is kept through the whole range. A result
-    /// may still overwrite an operand where its op allows that.
-    pub fn with_groups(
+    /// As [`new`](MemoryPlan::new), for nodes that run as these ops: what any node of an op reads, writes or uses as scratch
+    /// is kept through the whole op. A result may still overwrite an operand where its node's op allows that.
+    pub fn fused(
+        graph: &Graph,
+        bindings: Bindings,
+        scratch: impl Fn(usize) -> usize,
+        ops: &[FusedOp],
+    ) -> Result<MemoryPlan, GraphError> {
+        let nodes = ops
+            .iter()
+            .flat_map(|op| op.nodes.clone().map(|_| &op.nodes));
+        let ranges: Vec<&Range<usize>> = nodes.collect();
+        MemoryPlan::with_groups(graph, bindings, scratch, |node| ranges[node].clone())
+    }
+
+    /// `group` returns the range of nodes that the node with a given index runs with.
+    fn with_groups(
         graph: &Graph,
         bindings: Bindings,
         scratch: impl Fn(usize) -> usize,

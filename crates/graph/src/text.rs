@@ -1,6 +1,6 @@
 //! Text form of a graph, one line per node, for tests and `inspect`.
 
-use crate::graph::Graph;
+use crate::graph::{Graph, Node};
 use crate::tensor_type::TensorType;
 use crate::{Dim, TensorId};
 use std::fmt;
@@ -14,24 +14,24 @@ impl fmt::Display for Graph {
         }
         writeln!(f, ")")?;
         for node in &self.nodes {
-            write!(
-                f,
-                "  {} = {}({})",
-                self.typed(node.output),
-                node.op.name(),
-                self.names(&node.inputs)
-            )?;
-            let attributes = node.op.attributes(&|dim| self.dim_text(dim));
-            if !attributes.is_empty() {
-                write!(f, " {{{}}}", attributes.join(", "))?;
-            }
-            writeln!(f)?;
+            writeln!(f, "  {}", self.node_text(node))?;
         }
         writeln!(f, "  return {}", self.names(&self.outputs))
     }
 }
 
 impl Graph {
+    /// A node on one line: result, op, operands and attributes.
+    pub(crate) fn node_text(&self, node: &Node) -> String {
+        let (result, operands) = (self.typed(node.output), self.names(&node.inputs));
+        let text = format!("{result} = {}({operands})", node.op.name());
+        let attributes = node.op.attributes(&|dim| self.dim_text(dim));
+        match attributes.is_empty() {
+            true => text,
+            false => format!("{text} {{{}}}", attributes.join(", ")),
+        }
+    }
+
     /// `name: dtype[shape]` of a tensor.
     pub fn typed(&self, id: TensorId) -> String {
         let tensor = self.tensor(id);

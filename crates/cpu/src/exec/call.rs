@@ -27,7 +27,8 @@ use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
 use crate::kv::{CpuKv, StepRows};
 use backend::{BackendErrorKind, CacheStep};
-use graph::ops::Activation;
+use graph::ops::{Activation, Op};
+use graph::passes::FusionSupport;
 
 /// A node's kernel with all sizes resolved.
 #[derive(Clone, Debug)]
@@ -135,13 +136,11 @@ impl Call {
         }
     }
 
-    /// Whether two calls with the same first operand can run as one.
-    pub(crate) fn can_fuse_with(&self, other: &Call) -> bool {
-        match (self, other) {
-            (Call::QuantisedLinear(a, None), Call::QuantisedLinear(b, None)) => a.can_fuse_with(b),
-            #[cfg(target_arch = "x86_64")]
-            (Call::AmxLinear(a, _), Call::AmxLinear(b, _)) => a.can_fuse_with(b),
-            _ => false,
+    /// The quantised product of a call without an activation.
+    pub(crate) fn quantised_product(&self) -> Option<QuantisedLinear> {
+        match self {
+            Call::QuantisedLinear(op, None) => Some(*op),
+            _ => None,
         }
     }
 
@@ -200,12 +199,10 @@ impl Call {
         at.product(activation)
     }
 
-    /// Runs products as one, each of which [can be fused](Call::can_fuse_with) with the first; at most
-    /// [`MAX_FUSED_PRODUCTS`].
+    /// Runs products as one, as far as [`FusibleCalls`] says that their kernels can.
     ///
     /// # Safety
-    /// As for [`run`](Call::run), for every call; the scratch is the last call's. Only quantised products may have a
-    /// prologue or a gate.
+    /// As for [`run`](Call::run), for every call; the scratch is the last call's.
     pub(crate) unsafe fn run_fused(
         ctx: &Context<'_>,
         prologue: Option<Prologue>,
@@ -231,6 +228,7 @@ impl Call {
                     let all = products!(Call::AmxLinear(op, _) => op);
                     tiles::run_fused(ctx, &all[..calls.len()]);
                 }
+                [(Call::HalfLinear(op, _), operands)] => op.run(ctx, *operands),
                 _ => {
                     let all = products!(Call::QuantisedLinear(op, _) => op);
                     quantised::run_fused(ctx, prologue, &all[..calls.len()], gate);
@@ -318,6 +316,48 @@ impl Call {
             }
         }
         Ok(())
+    }
+}
+
+/// The calls of a graph's nodes as what their kernels can fuse.
+pub(crate) struct FusibleCalls<'a>(pub(crate) &'a [Call]);
+
+impl FusionSupport for FusibleCalls<'_> {
+    fn max_products(&self) -> usize {
+        MAX_FUSED_PRODUCTS
+    }
+
+    fn shares_rows(&self, first: usize, other: usize) -> bool {
+        match (&self.0[first], &self.0[other]) {
+            (Call::QuantisedLinear(a, None), Call::QuantisedLinear(b, None)) => a.can_fuse_with(b),
+            #[cfg(target_arch = "x86_64")]
+            (Call::AmxLinear(a, _), Call::AmxLinear(b, _)) => a.can_fuse_with(b),
+            _ => false,
+        }
+    }
+
+    /// Quantised products normalise their rows as they quantise them.
+    fn norm(&self, product: usize, _: &Op) -> bool {
+        self.0[product].quantised_product().is_some()
+    }
+
+    fn gate(&self, product: usize) -> bool {
+        self.0[product].quantised_product().is_some()
+    }
+
+    /// The sum may overwrite the residual, which other kernels would read too late.
+    fn residual(&self, product: usize, gated: bool) -> bool {
+        let call = &self.0[product];
+        !gated
+            && matches!(
+                call,
+                Call::QuantisedLinear(_, None) | Call::HalfLinear(_, None)
+            )
+    }
+
+    /// Keys are rotated as they are stored.
+    fn rotation(&self, operand: usize) -> bool {
+        operand == 1
     }
 }
 

@@ -3,7 +3,6 @@
 mod call;
 mod constants;
 mod executable;
-mod fusion;
 mod prefetch;
 mod profile;
 mod resolve;

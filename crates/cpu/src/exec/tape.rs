@@ -1,11 +1,10 @@
 //! A tape: every node of a graph resolved for one size of step, every result at its planned place in one arena.
 
-use super::call::{Addresses, Call};
+use super::call::{Addresses, Call, CallError, FusibleCalls};
 use super::constants::Constants;
-use super::fusion::{FusedEpilogue, FusedGroup, FusedGroups};
 use super::prefetch::plan_prefetches;
 use super::profile::{Profile, WorkEstimate};
-use super::tape_call::{Location, NextReads, TapeCall};
+use super::tape_call::{Location, NextReads, TapeCall, TapeOp};
 use super::weight_layouts::WeightLayouts;
 use super::{named, value_at, with_view};
 use crate::aligned::AlignedBuffer;
@@ -16,6 +15,8 @@ use crate::kernels::matmul::quantised::MAX_FUSED_PRODUCTS;
 use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
 use backend::{BackendError, CacheStep, OutputCallback, TraceCallback};
+use graph::ops::Op;
+use graph::passes::{FusedKind, FusedOp, FusedProduct, fuse};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind};
 use std::ops::Range;
@@ -49,6 +50,7 @@ pub(super) enum Fusion {
 pub(super) struct Tape {
     bindings: Bindings,
     fusion: Fusion,
+    ops: Vec<TapeOp>,
     calls: Vec<TapeCall>,
     /// The location of every operand, result and scratch buffer of the calls, followed by the graph's outputs.
     locations: Vec<Location>,
@@ -85,7 +87,7 @@ impl Machine {
         let layouts = self.constants.layouts();
         let PlannedStep {
             calls: resolved,
-            groups,
+            ops: fused,
             memory: plan,
         } = PlannedStep::new(graph, bindings, layouts, self.threads.count())?;
         let context = Context {
@@ -109,7 +111,10 @@ impl Machine {
         };
         let mut locations = Vec::new();
         let mut calls = Vec::new();
+        // The first call of every node, if it has one.
+        let mut starts = Vec::with_capacity(resolved.len() + 1);
         for (i, call) in resolved.into_iter().enumerate() {
+            starts.push(calls.len());
             if matches!(call, Call::Alias) && fusion != Fusion::None {
                 // An alias is resolved by the memory plan.
                 continue;
@@ -131,14 +136,12 @@ impl Machine {
                 call,
                 node: NodeId(i as u32),
                 operands,
-                group: FusedGroup::ONE,
-                prefetch: None,
             });
         }
-        let threads = self.threads.count();
+        starts.push(calls.len());
+        let mut ops = tape_ops(fused, &starts, fusion);
         if fusion != Fusion::None {
-            set_groups(&mut calls, &groups, fusion);
-            plan_prefetches(&mut calls, &locations, threads);
+            plan_prefetches(&mut ops, &calls, &locations, self.threads.count());
         }
         let start = locations.len();
         locations.extend(graph.outputs().iter().map(|id| locate(*id)));
@@ -155,6 +158,7 @@ impl Machine {
         Ok(Tape {
             bindings,
             fusion,
+            ops,
             calls,
             addresses: Vec::new(),
             arena: std::ptr::null_mut(),
@@ -186,28 +190,39 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
         })
 }
 
-/// Records which calls of a tape run as one.
-fn set_groups(calls: &mut [TapeCall], groups: &FusedGroups, fusion: Fusion) {
-    let mut i = 0;
-    for group in groups.iter() {
-        let rotates_keys = group.has_prologue && matches!(calls[i].call, Call::Rope(_));
-        // In pieces, the attention is a call between two recorded pieces, and the rotation ends the first.
-        if !(rotates_keys && fusion == Fusion::Pieces) {
-            calls[i].group = group;
-        }
-        i += group.len();
-    }
+/// The ops of a tape, of which node `i` has the calls `starts[i]..starts[i + 1]`.
+fn tape_ops(fused: Vec<FusedOp>, starts: &[usize], fusion: Fusion) -> Vec<TapeOp> {
+    let is_kept = |op: &FusedOp| match fusion {
+        Fusion::Whole => true,
+        // The attention is a call between two recorded pieces, and the calls before it end the first.
+        Fusion::Pieces => !matches!(op.kind, FusedKind::Attention { .. }),
+        Fusion::None => false,
+    };
+    let one = |node: usize| FusedOp {
+        nodes: node..node + 1,
+        kind: FusedKind::Node,
+    };
+    let ops = fused.into_iter().flat_map(|op| match is_kept(&op) {
+        true => vec![op],
+        false => op.nodes.map(one).collect(),
+    });
+    let ops = ops.map(|op| TapeOp {
+        calls: starts[op.nodes.start]..starts[op.nodes.end],
+        kind: op.kind,
+        prefetch: None,
+    });
+    ops.filter(|op| !op.calls.is_empty()).collect()
 }
 
 /// Every node's kernel under concrete symbols, which of them run as one, and the memory of their results.
 pub(crate) struct PlannedStep {
     pub(crate) calls: Vec<Call>,
-    groups: FusedGroups,
+    ops: Vec<FusedOp>,
     pub(crate) memory: MemoryPlan,
 }
 
 impl PlannedStep {
-    /// Resolves the kernels, groups them and plans their memory. The plan suits every run mode: what is fused in one of
+    /// Resolves the kernels, fuses them and plans their memory. The plan suits every run mode: what is fused in one of
     /// them is kept apart in all.
     pub(crate) fn new(
         graph: &Graph,
@@ -221,16 +236,10 @@ impl PlannedStep {
             .map(|node| Call::new(graph, node, &bindings, layouts))
             .collect();
         let calls = calls?;
-        let groups = FusedGroups::find(graph, &bindings, &calls);
-        let ranges = groups.node_ranges(calls.len());
+        let ops = fuse(graph, &bindings, &FusibleCalls(&calls));
         let scratch = |node: usize| calls[node].scratch(threads);
-        let range = |node: usize| ranges[node].clone();
-        let memory = MemoryPlan::with_groups(graph, bindings, scratch, range)?;
-        Ok(PlannedStep {
-            calls,
-            groups,
-            memory,
-        })
+        let memory = MemoryPlan::fused(graph, bindings, scratch, &ops)?;
+        Ok(PlannedStep { calls, ops, memory })
     }
 }
 
@@ -244,13 +253,19 @@ impl Tape {
         }
     }
 
-    /// Runs a fused group of products with its prologue and epilogue.
+    /// Runs products with their prologue and epilogue.
     ///
     /// # Safety
-    /// As for [`Call::run`], for each call; the calls must be a group.
-    unsafe fn run_products(&self, ctx: &Context<'_>, group: FusedGroup, calls: &[TapeCall]) {
-        let (norm, calls) = calls.split_at(usize::from(group.has_prologue));
-        let (products, then) = calls.split_at(group.products);
+    /// As for [`Call::run`], for each call; the calls must be those of the fused product.
+    unsafe fn run_products(
+        &self,
+        graph: &Graph,
+        ctx: &Context<'_>,
+        fused: &FusedProduct,
+        calls: &[TapeCall],
+    ) {
+        let (norm, calls) = calls.split_at(fused.norm.iter().len());
+        let (products, then) = calls.split_at(fused.products.len());
         let prologue = norm.first().and_then(|entry| {
             let at = self.addresses(entry);
             entry.call.norm(at)
@@ -260,24 +275,27 @@ impl Tape {
             (&entry.call, entry.call.operands(self.addresses(entry)))
         });
         let all = &mut all[..products.len()];
-        let gate = match (then, group.epilogue) {
-            ([then], FusedEpilogue::Add(residual)) => {
-                let at = self.addresses(then);
+        let gate = match (then, fused.residual) {
+            ([sum], Some((_, residual))) => {
+                let at = self.addresses(sum);
                 let product = &mut all[0].1;
                 product.epilogue.residual = at.inputs[residual].cast();
                 product.out = at.output.cast();
                 None
             }
-            ([then], FusedEpilogue::Gate(activation, gate)) => {
+            ([gate], None) => {
+                let Op::Gated(op) = &graph.node(gate.node).op else {
+                    unreachable!("two products are gated")
+                };
                 let scratch = all[1].1.scratch;
-                if gate == 1 {
+                if fused.products[0] > fused.products[1] {
                     all.swap(0, 1);
                 }
                 all[1].1.scratch = scratch;
-                let out = self.addresses(then).output.cast();
+                let out = self.addresses(gate).output.cast();
                 let product_outputs = [all[0].1.out, all[1].1.out];
                 Some(Gate {
-                    activation,
+                    activation: op.function,
                     out,
                     // The product's output buffer that the result does not occupy.
                     scratch: product_outputs[usize::from(product_outputs[1] != out)],
@@ -285,7 +303,7 @@ impl Tape {
             }
             _ => None,
         };
-        // SAFETY: as the caller guarantees; the plan keeps the buffers of a group apart, also its results and the last
+        // SAFETY: as the caller guarantees; the plan keeps the buffers of a fused op apart, also its results and the last
         // product's scratch.
         unsafe { Call::run_fused(ctx, prologue, all, gate) };
     }
@@ -326,12 +344,10 @@ impl Tape {
         let (graph, tape) = (&*machine.graph, &*self);
         let ctx = machine.context();
         let mut measured = machine.profile.is_some().then(Vec::new);
-        let mut calls = &tape.calls[..];
-        while let [entry, ..] = calls {
-            let (now, later) = calls.split_at(entry.group.len());
-            calls = later;
+        for op in &tape.ops {
+            let now = &tape.calls[op.calls.clone()];
             let started = measured.as_ref().map(|_| Instant::now());
-            match &entry.prefetch {
+            match &op.prefetch {
                 Some(NextReads::Weights(spans)) => machine.threads.set_next_spans(spans),
                 Some(NextReads::Attention(i)) => tape.calls[*i].call.plan_prefetch(&ctx, cache),
                 None => {}
@@ -341,30 +357,29 @@ impl Tape {
             // SAFETY: addresses are the plan's, inside an arena as large as the plan, and the caller's inputs.
             unsafe {
                 let last = &now[now.len() - 1];
-                let done = match now {
-                    [entry] if tape.is_between_pieces(entry) => {
+                let done = match (&op.kind, now) {
+                    (_, [entry]) if tape.is_between_pieces(entry) => {
                         let node = graph.node(entry.node);
                         let layouts = machine.constants.layouts();
                         let call = Call::new(graph, node, &tape.bindings, layouts)?;
                         call.run(&ctx, tape.addresses(entry), cache)
                     }
-                    [entry] => entry.call.run(&ctx, tape.addresses(entry), cache),
-                    [rotation, attend] if matches!(attend.call, Call::CachedAttention(_)) => {
-                        let from = (&rotation.call, tape.addresses(rotation));
-                        let at = tape.addresses(attend);
-                        attend.call.run_rotated(&ctx, from, at, cache)
-                    }
-                    _ => {
-                        tape.run_products(&ctx, entry.group, now);
+                    (FusedKind::Product(fused), [_, _, ..]) => {
+                        tape.run_products(graph, &ctx, fused, now);
                         Ok(())
                     }
+                    (FusedKind::Attention { rotations }, [before @ .., attend]) => {
+                        tape.run_attention(&ctx, rotations, before, attend, cache)
+                    }
+                    (_, [entry, ..]) => entry.call.run(&ctx, tape.addresses(entry), cache),
+                    (_, []) => Ok(()),
                 };
                 done.map_err(|e| named(graph, graph.node(last.node), e))?;
             }
             if let (Some(measured), Some(started)) = (&mut measured, started) {
-                measured.push((now, started.elapsed(), work(graph, now, cache)));
+                measured.push((op, started.elapsed(), work(graph, now, cache)));
             }
-            if let Some(trace) = &mut trace {
+            if let (Some(trace), [entry]) = (&mut trace, now) {
                 let node = graph.node(entry.node);
                 let at = tape.addresses[entry.operands.end];
                 // SAFETY: the call has just computed the result.
@@ -373,15 +388,45 @@ impl Tape {
             }
         }
         if let (Some(profile), Some(measured)) = (&mut machine.profile, measured) {
-            for (calls, time, work) in measured {
-                // The group is labelled by the calls it serves, so the prologue's name comes last.
-                let (prologue, others) = calls.split_at(usize::from(calls[0].group.has_prologue));
+            for (op, time, work) in measured {
+                // The op is labelled by the calls it serves, so the prologue's name comes last.
+                let (prologue, others) = tape.calls[op.calls.clone()].split_at(op.prologue_len());
                 let nodes = others.iter().chain(prologue);
                 let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
                 profile.add(graph, &nodes, time, work);
             }
         }
         Ok(())
+    }
+
+    /// Runs the calls before an attention, except the rotation of its keys, and the attention, which rotates them.
+    ///
+    /// # Safety
+    /// As for [`Call::run`], for each call.
+    unsafe fn run_attention(
+        &self,
+        ctx: &Context<'_>,
+        rotations: &[usize],
+        before: &[TapeCall],
+        attend: &TapeCall,
+        cache: &mut Option<CacheStep<'_, CpuKv>>,
+    ) -> Result<(), CallError> {
+        let mut keys = None;
+        for entry in before {
+            let at = self.addresses(entry);
+            match rotations.contains(&(entry.node.0 as usize)) {
+                true => keys = Some((&entry.call, at)),
+                // SAFETY: as the caller guarantees.
+                false => unsafe { entry.call.run(ctx, at, cache)? },
+            }
+        }
+        let keys = keys.expect("a fused attention rotates its keys");
+        // SAFETY: as the caller guarantees; nothing has overwritten the keys.
+        unsafe {
+            attend
+                .call
+                .run_rotated(ctx, keys, self.addresses(attend), cache)
+        }
     }
 
     /// Whether a call is resolved again in every step, between recorded pieces.

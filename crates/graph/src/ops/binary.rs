@@ -2,7 +2,7 @@
 
 use super::elementwise::{Broadcast, infer_alike, zip};
 use super::operands::{operands, require_dtype};
-use super::{BufferReuse, OpDefinition};
+use super::{BufferReuse, Dependence, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -167,6 +167,18 @@ impl OpDefinition for Binary {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(2))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
+    }
+
+    fn keeps_operand(&self, is_number: &dyn Fn(usize, i64) -> bool) -> bool {
+        match self.function {
+            BinaryFunction::Add | BinaryFunction::Sub => is_number(1, 0),
+            BinaryFunction::Mul | BinaryFunction::Div => is_number(1, 1),
+            _ => false,
+        }
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -1,7 +1,7 @@
 //! Conversion to another element type.
 
 use super::operands::{operands, require_dtype};
-use super::{BufferReuse, DimFormatter, OpDefinition};
+use super::{BufferReuse, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -42,6 +42,14 @@ impl OpDefinition for Cast {
             from if from.block_bytes() == self.to.block_bytes() => BufferReuse::InPlace(1),
             _ => BufferReuse::None,
         })
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
+    }
+
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        true
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

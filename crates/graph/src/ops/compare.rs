@@ -2,7 +2,7 @@
 
 use super::elementwise::{Broadcast, infer_alike, zip};
 use super::operands::{operands, require_unquantised};
-use super::{BufferReuse, OpDefinition};
+use super::{BufferReuse, Dependence, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -81,6 +81,10 @@ impl OpDefinition for Compare {
             DType::Bool => BufferReuse::InPlace(2),
             _ => BufferReuse::None,
         })
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

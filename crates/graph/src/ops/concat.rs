@@ -45,6 +45,10 @@ impl OpDefinition for Concat {
         Ok(result)
     }
 
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        true
+    }
+
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let outer: usize = shape[..self.axis].iter().product();
         let inner: usize = shape[self.axis + 1..].iter().product();

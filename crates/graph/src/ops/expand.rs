@@ -39,6 +39,10 @@ impl OpDefinition for Expand {
         })
     }
 
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        true
+    }
+
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let strides = broadcast_strides(&inputs[0].shape, shape);
         Ok(Value {

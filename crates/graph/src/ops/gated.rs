@@ -1,7 +1,7 @@
 //! Gated activation of a feed-forward block.
 
 use super::operands::{f32s, operands, require_f32, require_shape};
-use super::{Activation, BufferReuse, DimFormatter, OpDefinition};
+use super::{Activation, BufferReuse, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
@@ -31,6 +31,10 @@ impl OpDefinition for Gated {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(2))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

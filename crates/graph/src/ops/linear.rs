@@ -1,7 +1,7 @@
 //! A matrix product with a weight that may be quantised.
 
 use super::operands::{f32s, last_dim, require_f32, require_shape};
-use super::{Activation, DimFormatter, OpDefinition};
+use super::{Activation, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
@@ -55,6 +55,10 @@ impl OpDefinition for Linear {
         let mut shape = x.shape.clone();
         *shape.last_mut().expect("x has a last dimension") = n;
         Ok(TensorType::f32(shape))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Row
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -102,6 +102,17 @@ impl BufferReuse {
     pub const ALIAS: BufferReuse = BufferReuse::Alias { offset: 0 };
 }
 
+/// The elements of the operands that an element of the result depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dependence {
+    /// Those at its own place, as the operands broadcast.
+    Element,
+    /// The row at its own place in operand 0, along the last axis. The other operands are the same for all rows.
+    Row,
+    /// Any.
+    All,
+}
+
 /// Formats a dimension with the graph's symbol names.
 pub type DimFormatter<'a> = &'a dyn Fn(&Dim) -> String;
 
@@ -121,6 +132,17 @@ pub(crate) trait OpDefinition {
     /// Buffer reuse under concrete symbols, or the reason why the op cannot run with them.
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::None)
+    }
+
+    /// What an element of the result depends on.
+    fn dependence(&self) -> Dependence {
+        Dependence::All
+    }
+
+    /// Whether the result is operand 0 unchanged if it has its type. `is_number` returns whether an operand is a constant of one
+    /// element with this value.
+    fn keeps_operand(&self, _is_number: &dyn Fn(usize, i64) -> bool) -> bool {
+        false
     }
 
     /// Reference evaluator in plain f32 loops. Operands have the inferred types, dequantised if they were quantised.
@@ -211,6 +233,17 @@ impl Op {
     /// Buffer reuse with operands of these types under concrete symbols, or the reason why the op cannot run with them.
     pub fn sharing(&self, inputs: &[&TensorType], at: &Bindings) -> Result<BufferReuse, String> {
         self.definition().sharing(inputs, at)
+    }
+
+    /// What an element of the result depends on.
+    pub(crate) fn dependence(&self) -> Dependence {
+        self.definition().dependence()
+    }
+
+    /// Whether the result is operand 0 unchanged if it has its type. `is_number` returns whether an operand is a constant of one
+    /// element with this value.
+    pub(crate) fn keeps_operand(&self, is_number: &dyn Fn(usize, i64) -> bool) -> bool {
+        self.definition().keeps_operand(is_number)
     }
 
     /// Runs the reference evaluator; `shape` is the result's shape under concrete symbols.

@@ -86,6 +86,10 @@ impl OpDefinition for Permute {
         })
     }
 
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        self.is_identity()
+    }
+
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let own = strides(&inputs[0].shape);
         let moved: Vec<usize> = self.axes.iter().map(|axis| own[*axis]).collect();

@@ -33,6 +33,10 @@ impl OpDefinition for Reshape {
         Ok(BufferReuse::ALIAS)
     }
 
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        true
+    }
+
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         Ok(Value {
             shape: shape.to_vec(),

@@ -1,7 +1,7 @@
 //! Root-mean-square normalisation over the last dimension.
 
 use super::operands::{by_row, f32s, last_dim, operands, require_f32, require_shape};
-use super::{BufferReuse, DimFormatter, OpDefinition};
+use super::{BufferReuse, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
@@ -31,6 +31,10 @@ impl OpDefinition for RmsNorm {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(1))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Row
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

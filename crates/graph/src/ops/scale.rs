@@ -1,7 +1,7 @@
 //! Multiplication by a number.
 
 use super::elementwise::{infer_f32, map_f32};
-use super::{BufferReuse, DimFormatter, OpDefinition};
+use super::{BufferReuse, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
@@ -27,6 +27,14 @@ impl OpDefinition for Scale {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(1))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
+    }
+
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        self.factor == 1.0
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -93,6 +93,10 @@ impl OpDefinition for Slice {
         })
     }
 
+    fn keeps_operand(&self, _: &dyn Fn(usize, i64) -> bool) -> bool {
+        self.step == 1 && self.start.as_const() == Some(0)
+    }
+
     fn evaluate(
         &self,
         inputs: &[&Value],

@@ -1,7 +1,7 @@
 //! The soft cap that some models apply to logits and scores.
 
 use super::elementwise::{infer_f32, map_f32};
-use super::{BufferReuse, DimFormatter, OpDefinition};
+use super::{BufferReuse, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
@@ -27,6 +27,10 @@ impl OpDefinition for SoftCap {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(1))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
     }
 
     fn evaluate(&self, inputs: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {

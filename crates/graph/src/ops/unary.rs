@@ -3,7 +3,7 @@
 use super::activation::erf;
 use super::elementwise::map_f32;
 use super::operands::{operands, require_dtype};
-use super::{Activation, BufferReuse, DimFormatter, OpDefinition};
+use super::{Activation, BufferReuse, Dependence, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -156,6 +156,10 @@ impl OpDefinition for Unary {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(1))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

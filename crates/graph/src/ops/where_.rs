@@ -2,7 +2,7 @@
 
 use super::elementwise::{Broadcast, infer_alike};
 use super::operands::{broadcast, operands, require_dtype, require_unquantised};
-use super::{BufferReuse, OpDefinition};
+use super::{BufferReuse, Dependence, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
@@ -29,6 +29,10 @@ impl OpDefinition for Where {
 
     fn sharing(&self, _: &[&TensorType], _: &Bindings) -> Result<BufferReuse, String> {
         Ok(BufferReuse::InPlace(3))
+    }
+
+    fn dependence(&self) -> Dependence {
+        Dependence::Element
     }
 
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {

@@ -6,6 +6,7 @@ mod dead_code;
 mod fold;
 mod fuse_chain;
 mod fuse_dag;
+mod fused_ops;
 mod permutes;
 mod pipeline;
 mod renumber;
@@ -18,6 +19,7 @@ mod share;
 #[allow(dead_code, reason = "shared by the tests of all passes")]
 mod testing;
 
+pub use fused_ops::{FusedKind, FusedOp, FusedProduct, FusionSupport, NoFusion, fuse};
 pub use pipeline::{PIPELINE, Pass};
 pub use selection::{PassSelection, UnknownPass};
 

@@ -2,7 +2,7 @@
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
-use crate::ops::{Attention, BinaryFunction, Op, Permute, Reshape};
+use crate::ops::{Attention, Dependence, Op, Permute, Reshape};
 use crate::{Dim, GraphError};
 use base::DType;
 
@@ -22,23 +22,9 @@ fn identity(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
     let [x, ..] = node.inputs[..] else {
         return None;
     };
-    let same = view.ty(x) == view.ty(node.output);
-    let nothing = match &node.op {
-        Op::Reshape(_) | Op::Expand(_) | Op::Cast(_) | Op::Concat(_) => same,
-        Op::Slice(op) => same && op.step == 1 && op.start.as_const() == Some(0),
-        Op::Permute(op) => op.is_identity(),
-        Op::Scale(op) => op.factor == 1.0,
-        Op::Binary(op) => {
-            let neutral = match op.function {
-                BinaryFunction::Add | BinaryFunction::Sub => 0,
-                BinaryFunction::Mul | BinaryFunction::Div => 1,
-                _ => return None,
-            };
-            same && view.is_number(node.inputs[1], neutral)
-        }
-        _ => false,
-    };
-    nothing
+    let is_number = |operand: usize, number| view.is_number(node.inputs[operand], number);
+    let unchanged = view.ty(x) == view.ty(node.output) && node.op.keeps_operand(&is_number);
+    unchanged
         .then(|| PatchBuilder::new(view, node).redirect(x))
         .flatten()
 }
@@ -75,19 +61,19 @@ fn reshaped(view: &GraphView<'_>, node: &Node, op: &Reshape) -> Option<Patch> {
     if view.uses(node.inputs[0]) != 1 {
         return None;
     }
-    let shape = match before {
-        Op::Permute(permute) => {
-            let (shape, permute) = unit_axes_first(view.shape(x), permute, &op.shape)?;
-            let x = patch.node(Reshape { shape }, &[x])?;
-            return patch.replace(permute, &[x]);
-        }
-        Op::RmsNorm(_) | Op::LayerNorm(_) | Op::Linear(_) => {
+    if let Op::Permute(permute) = before {
+        let (shape, permute) = unit_axes_first(view.shape(x), permute, &op.shape)?;
+        let x = patch.node(Reshape { shape }, &[x])?;
+        return patch.replace(permute, &[x]);
+    }
+    let shape = match before.dependence() {
+        Dependence::Row => {
             let (last, outer) = op.shape.split_last()?;
             let rows_stay = view.shape(node.inputs[0]).last() == Some(last);
             let width = view.shape(x).last().filter(|_| rows_stay)?;
             [outer, &[*width]].concat()
         }
-        Op::Cast(_) | Op::Scale(_) | Op::SoftCap(_) | Op::Unary(_) => op.shape.clone(),
+        Dependence::Element if operands.len() == 1 => op.shape.clone(),
         _ => return None,
     };
     let mut operands = operands.to_vec();
@@ -144,12 +130,9 @@ fn permuted(view: &GraphView<'_>, node: &Node, op: &Permute) -> Option<Patch> {
             let source = patch.node(Reshape { shape }, &[source])?;
             patch.replace(first.then(op), &[source])
         }
-        _ if commutes_with_permute(before, op) && view.uses(x) == 1 => {
-            let cancel_permute = operands
-                .iter()
-                .map(|id| cancel_permute(view, &mut patch, op, *id));
-            let cancel_permute: Option<Vec<TensorId>> = cancel_permute.collect();
-            patch.replace(before.clone(), &cancel_permute?)
+        _ if view.uses(x) == 1 => {
+            let operands = cancel_permutes(view, &mut patch, op, (before, operands))?;
+            patch.replace(before.clone(), &operands)
         }
         _ => None,
     }
@@ -197,37 +180,32 @@ fn cancel_permute(
     }
     match view.defining_op(id)? {
         (Op::Permute(first), &[source]) if first.then(op).is_identity() => Some(source),
-        (inner, operands) if commutes_with_permute(inner, op) && view.uses(id) == 1 => {
-            let cancel_permute = operands
-                .iter()
-                .map(|id| cancel_permute(view, patch, op, *id));
-            let cancel_permute: Option<Vec<TensorId>> = cancel_permute.collect();
-            patch.node(inner.clone(), &cancel_permute?)
+        (inner, operands) if view.uses(id) == 1 => {
+            let operands = cancel_permutes(view, patch, op, (inner, operands))?;
+            patch.node(inner.clone(), &operands)
         }
         _ => None,
     }
 }
 
-/// Whether an op commutes with a permute of all its operands.
-fn commutes_with_permute(inner: &Op, op: &Permute) -> bool {
-    let last = op.axes.len() - 1;
-    let rows_stay = op.axes[last] == last;
-    is_elementwise(inner) || (rows_stay && matches!(inner, Op::RmsNorm(_) | Op::LayerNorm(_)))
-}
-
-/// Whether an op is elementwise.
-fn is_elementwise(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Binary(_)
-            | Op::Cast(_)
-            | Op::Compare(_)
-            | Op::Gated(_)
-            | Op::Scale(_)
-            | Op::SoftCap(_)
-            | Op::Unary(_)
-            | Op::Where(_)
-    )
+/// The operands of an op whose result is then permuted by `op`, if their permutes cancel and the op commutes with it.
+fn cancel_permutes(
+    view: &GraphView<'_>,
+    patch: &mut PatchBuilder<'_, '_>,
+    op: &Permute,
+    (inner, operands): (&Op, &[TensorId]),
+) -> Option<Vec<TensorId>> {
+    let permuted = match inner.dependence() {
+        Dependence::Element => operands.len(),
+        Dependence::Row if op.axes.last() == Some(&(op.axes.len() - 1)) => 1,
+        _ => return None,
+    };
+    let (permuted, others) = operands.split_at_checked(permuted)?;
+    let cancelled = permuted
+        .iter()
+        .map(|id| cancel_permute(view, patch, op, *id));
+    let others = others.iter().map(|id| Some(*id));
+    cancelled.chain(others).collect()
 }
 
 #[cfg(test)]

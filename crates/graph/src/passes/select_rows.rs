@@ -2,7 +2,7 @@
 
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
-use crate::ops::{GatherRows, Op, Reshape};
+use crate::ops::{Dependence, GatherRows, Op, Reshape};
 use crate::{Dim, GraphError};
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
@@ -41,13 +41,13 @@ fn before_rows(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
 
 /// The one operand with a row per result row, if all other operands are independent of the row.
 fn by_row(view: &GraphView<'_>, op: &Op, operands: &[TensorId]) -> Option<TensorId> {
-    let alike = |id: TensorId| view.rank(id) <= 1;
-    match (op, operands) {
-        (Op::Linear(_) | Op::RmsNorm(_) | Op::LayerNorm(_), &[x, ..]) => Some(x),
-        (Op::Unary(_) | Op::Scale(_) | Op::SoftCap(_), &[x]) => Some(x),
-        (Op::Binary(_), &[x, other]) if alike(other) => Some(x),
-        (Op::Binary(_), &[other, x]) if alike(other) => Some(x),
-        _ => None,
+    match op.dependence() {
+        Dependence::Row => operands.first().copied(),
+        Dependence::Element => {
+            let mut by_row = operands.iter().filter(|id| view.rank(**id) > 1);
+            by_row.next().filter(|_| by_row.next().is_none()).copied()
+        }
+        Dependence::All => None,
     }
 }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::ops::{
     Activation, Binary, BinaryFunction, BufferReuse, Concat, Reshape, RmsNorm, Scale, Slice, Unary,
 };
+use crate::passes::FusedKind;
 use crate::{Dim, GraphBuilder, Symbol};
 use base::DType;
 use proptest::prelude::*;
@@ -286,8 +287,11 @@ fn nodes_that_run_as_one_share_no_memory_but_in_place() {
     let graph = b.finish(&[y]).unwrap();
     let apart = MemoryPlan::new(&graph, Bindings::default(), |_| 64).unwrap();
     assert_eq!(apart.scratch(0), apart.scratch(1));
-    let group = |node: usize| if node < 3 { 0..3 } else { node..node + 1 };
-    let fused = MemoryPlan::with_groups(&graph, Bindings::default(), |_| 64, group).unwrap();
+    let ops = [0..3, 3..4].map(|nodes| FusedOp {
+        nodes,
+        kind: FusedKind::Node,
+    });
+    let fused = MemoryPlan::fused(&graph, Bindings::default(), |_| 64, &ops).unwrap();
     let Place::Arena(slot) = fused.place(d) else {
         panic!("d is computed");
     };

@@ -1,8 +1,8 @@
 //! Strips times few rows of activations on AMX tiles, with the expansion pipelined.
 //!
 //! As in `tiles`, weights are expanded to two-byte integers and sums are exact, so the result is bit-identical. Here
-//! each step is multiplied as soon as its stores are visible to tile loads; expanding a whole strip first made sixteen
-//! rows 1.5 times as slow. Up to eight rows have their high and low bytes in one tile, which halves the products.
+//! each step is multiplied as soon as its stores are visible to tile loads, so that expansion and products overlap. Up to
+//! eight rows have their high and low bytes in one tile, which halves the products.
 
 use super::activations::{HALF_TILE_ROWS, TILE};
 use super::format::{BLOCK, LINE};
