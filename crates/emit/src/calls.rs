@@ -4,7 +4,7 @@ mod operands;
 
 use crate::c_text::{StepSymbols, float};
 use crate::error::{EmitError, EmitErrorKind};
-use crate::kernels::{Kernels, activation, decoder};
+use crate::kernels::{Kernels, activation, decoder, values};
 use crate::names::Names;
 use crate::plan::{ProgramKind, ProgramPlan};
 use crate::weights::{Form, Weights};
@@ -396,9 +396,14 @@ impl<'a> Calls<'a> {
                             "k_linear_row_scaled({operands}, (struct row_scaled){{{group}, {centre}, {wide}}})"
                         )
                     }
-                    PackedWeightKind::ByteQuants { is_table } => {
+                    PackedWeightKind::ByteQuants { .. } => {
                         self.kernels.add("linear_byte_quants");
-                        format!("k_linear_byte_quants({operands}, {})", u8::from(is_table))
+                        let table = values(ty.dtype).map(|(name, part)| {
+                            self.kernels.add(part);
+                            name
+                        });
+                        let table = table.as_deref().unwrap_or("NULL");
+                        format!("k_linear_byte_quants({operands}, {table})")
                     }
                 }
             }
