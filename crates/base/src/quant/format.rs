@@ -140,6 +140,29 @@ impl BlockFormat {
         }
     }
 
+    /// Writes a block of one of the formats that are their f16 scale, their f16 min where they have one, and codes of four bits or
+    /// signed bytes (`Q4_0`, `Q4_1`, `Q8_0`); `code` gives the code of an element.
+    pub fn encode(&self, [scale, min]: [f32; 2], code: impl Fn(usize) -> u8, out: &mut [u8]) {
+        let half = |x: f32| half::f16::from_f32(x).to_le_bytes();
+        out[..2].copy_from_slice(&half(scale));
+        if self.mins {
+            out[2..4].copy_from_slice(&half(min));
+        }
+        match self.nibbles_at {
+            Some(at) => {
+                for (i, byte) in out[at..].iter_mut().enumerate() {
+                    *byte = code(i) & 15 | code(i + 16) << 4;
+                }
+            }
+            None => {
+                debug_assert_eq!((self.codes, self.bytes), (Codes::Signed, 2 + self.len));
+                for (i, byte) in out[2..].iter_mut().enumerate() {
+                    *byte = code(i);
+                }
+            }
+        }
+    }
+
     #[inline(always)]
     fn scale_codes(
         &self,
