@@ -19,6 +19,7 @@ mod format;
 mod iq4;
 mod k_quants;
 mod legacy;
+mod mxfp4;
 
 use crate::DType;
 
@@ -27,6 +28,7 @@ pub use format::{BlockFormat, Codes, MAX_LEN, QuantBlock, half_to_f32};
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use k_quants::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
 pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+pub use mxfp4::MXFP4;
 
 /// An input that [`dequantise`] cannot decode into its output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
