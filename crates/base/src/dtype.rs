@@ -65,7 +65,7 @@ dtypes! {
         U8: "u8", 1, None;
         Bool: "bool", 1, None;
     }
-    blocks { Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 }
+    blocks { Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 IQ2_XXS }
 }
 
 impl DType {

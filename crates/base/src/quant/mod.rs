@@ -16,6 +16,7 @@
 
 mod device;
 mod format;
+mod iq2_xxs;
 mod iq4;
 mod k_quants;
 mod legacy;
@@ -25,6 +26,7 @@ use crate::DType;
 
 pub use device::Dialect;
 pub use format::{BlockFormat, Codes, MAX_LEN, QuantBlock, half_to_f32};
+pub use iq2_xxs::IQ2_XXS;
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use k_quants::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
 pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};

@@ -357,6 +357,7 @@ fn layouts_are_those_of_the_version() {
         ("iq4_nl", 0xc091_d299_e59a_a008),
         ("iq4_xs", 0xa65a_f2dc_abda_7fb0),
         ("mxfp4", 0x7948_c164_9567_91f3),
+        ("iq2_xxs", 0xa7de_2323_450c_6dc4),
     ];
     assert_eq!(VERSION, 4);
     assert_eq!(sums, layouts);
