@@ -1,7 +1,7 @@
 //! The kernels' sources and their compilation by NVRTC.
 
 use crate::error::{CudaError, CudaErrorKind, NVRTC_VARIABLE};
-use crate::format::DeviceFormat;
+use crate::format::{DeviceFormat, quant_functions};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,9 @@ impl Unit {
                     ("best.cu", BEST),
                     ("uncached.cu", UNCACHED),
                 ];
-                shared.clone() + &own.map(|(name, built_in)| text(name, built_in)).concat()
+                shared.clone()
+                    + &quant_functions()
+                    + &own.map(|(name, built_in)| text(name, built_in)).concat()
             }
             Unit::Linear(format) => of_format(
                 format,

@@ -1,6 +1,8 @@
 //! The formats that weights have on the device.
 
 use base::DType;
+use base::quant::{Codes, Dialect};
+use std::fmt::Write;
 
 /// How the device stores a weight; `kernels/formats.cuh` describes each format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,37 +54,33 @@ impl DeviceFormat {
         }
     }
 
-    /// The device's format of a type of the file, and the file format's number in the kernels.
-    pub(crate) fn of(dtype: DType) -> Option<(DeviceFormat, u32)> {
-        Some(match dtype {
-            DType::F32 => (DeviceFormat::F32, 0),
-            DType::F16 => (DeviceFormat::F16, 1),
-            DType::BF16 => (DeviceFormat::Bf16, 2),
-            DType::Q4_0 => (DeviceFormat::W4, 3),
-            DType::Q4_1 => (DeviceFormat::W4, 4),
-            DType::Q5_0 => (DeviceFormat::W8Groups, 5),
-            DType::Q5_1 => (DeviceFormat::W8Groups, 6),
-            DType::Q8_0 => (DeviceFormat::W8, 7),
-            DType::Q2_K => (DeviceFormat::W8Groups, 8),
-            DType::Q3_K => (DeviceFormat::W8Groups, 9),
-            DType::Q4_K => (DeviceFormat::W4, 10),
-            DType::Q5_K => (DeviceFormat::W8Groups, 11),
-            DType::Q6_K => (DeviceFormat::W8Groups, 12),
-            DType::IQ4_NL => (DeviceFormat::W8Groups, 13),
-            DType::IQ4_XS => (DeviceFormat::W8Groups, 14),
-            DType::I64 | DType::I32 | DType::I8 | DType::U8 | DType::Bool => return None,
+    /// The device's format of a type of the file; `None` for integers.
+    pub(crate) fn of(dtype: DType) -> Option<DeviceFormat> {
+        let Some(format) = dtype.format() else {
+            return match dtype {
+                DType::F32 => Some(DeviceFormat::F32),
+                DType::F16 => Some(DeviceFormat::F16),
+                DType::BF16 => Some(DeviceFormat::Bf16),
+                _ => None,
+            };
+        };
+        Some(match (format.codes, format.group) {
+            (Codes::Unsigned { bits: 4, .. }, 32) => DeviceFormat::W4,
+            (Codes::Signed, 32) => DeviceFormat::W8,
+            _ => DeviceFormat::W8Groups,
         })
     }
 
     /// Whether the elements of a type are packed without rounding. Rows of other types are gathered from the file's bytes.
     pub(crate) fn is_exact(dtype: DType) -> bool {
-        use DType::{BF16, F16, Q4_0, Q4_1, Q8_0};
-        matches!(dtype, Q4_0 | Q4_1 | Q8_0 | BF16 | F16)
+        use DeviceFormat::{Bf16, F16, W4, W8};
+        let is_one_level = dtype.format().is_none_or(|format| !format.two_level);
+        is_one_level && matches!(DeviceFormat::of(dtype), Some(W4 | W8 | Bf16 | F16))
     }
 
-    /// The number of a type of the file in the kernels.
+    /// The number of a type of the file in the kernels: that of GGUF files. `None` for integers.
     pub(crate) fn file_code(dtype: DType) -> Option<u32> {
-        DeviceFormat::of(dtype).map(|(_, code)| code)
+        DeviceFormat::of(dtype).and(dtype.number())
     }
 
     /// Bytes of the codes and of the scales of 16 rows and 64 columns.
@@ -96,4 +94,49 @@ impl DeviceFormat {
         };
         (words * 4 * 32, scales * 16)
     }
+}
+
+/// What declares the functions and tables of block formats in CUDA C++.
+const DIALECT: Dialect = Dialect {
+    function: "__device__ __forceinline__",
+    table: "__constant__",
+    values: "__constant__",
+};
+
+/// The functions that read elements of block formats, and `quant_at`, which chooses among them.
+///
+/// `quant_at` gives codes as the device stores them: those of `W4` are unsigned with the zero in the min, others are the values.
+pub(crate) fn quant_functions() -> String {
+    let (mut functions, mut cases) = (String::new(), String::new());
+    for dtype in DType::ALL {
+        let (Some(format), Some(device)) = (dtype.format(), DeviceFormat::of(dtype)) else {
+            continue;
+        };
+        functions += &format.values_source(&DIALECT);
+        functions += &format.element_source(&DIALECT);
+        let (name, len, bytes) = (format.name, format.len, format.bytes);
+        let stored = match (device, format.codes) {
+            (DeviceFormat::W4, Codes::Unsigned { zero, .. }) if !format.mins => {
+                format!("q.min = -{zero}.0f * q.scale;")
+            }
+            (DeviceFormat::W4, _) => String::new(),
+            _ => format!("q.code = {};", format.value_expression()),
+        };
+        let _ = writeln!(
+            cases,
+            "        case {}: q = {name}_at(row + e / {len} * {bytes}, e % {len}); {stored} break;",
+            format.number
+        );
+    }
+    format!(
+        "{functions}
+// Element `e` of a row of blocks: the element is `scale * code + min`.
+__device__ quant quant_at(int format, const u8* row, int e) {{
+    quant q = {{0, 0.0f, 0.0f}};
+    switch (format) {{
+{cases}    }}
+    return q;
+}}
+"
+    )
 }

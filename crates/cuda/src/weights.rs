@@ -27,7 +27,7 @@ impl PackedShape {
         let &[n, k] = &ty.dims(&Default::default())?[..] else {
             return None;
         };
-        let (format, file) = DeviceFormat::of(ty.dtype)?;
+        let (format, file) = (DeviceFormat::of(ty.dtype)?, ty.dtype.number()?);
         Some(PackedShape { format, file, n, k })
     }
 

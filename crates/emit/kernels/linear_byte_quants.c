@@ -5,16 +5,15 @@
  * weight is quant * factor / 128, rounded to an integer in units of its row's scale. Activations and sums are those of
  * linear_row_scaled.
  */
-static const int8_t BYTE_QUANT_TABLE[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 /* The quants of sixteen rows of input i of a block. */
-static inline void byte_quants_at(const uint8_t *block, int table, int i, int8_t *to)
+static inline void byte_quants_at(const uint8_t *block, const int8_t *table, int i, int8_t *to)
 {
     if (!table)
         memcpy(to, block + 16 * i, LANES);
     else
         for (int r = 0; r < LANES; r++)
-            to[r] = BYTE_QUANT_TABLE[i < 16 ? block[16 * i + r] & 15 : block[16 * (i - 16) + r] >> 4];
+            to[r] = table[i < 16 ? block[16 * i + r] & 15 : block[16 * (i - 16) + r] >> 4];
 }
 
 #ifdef HAS_LANES
@@ -23,8 +22,8 @@ typedef int16_t i16_rows __attribute__((vector_size(32)));
 typedef int32_t i32_rows __attribute__((vector_size(64)));
 
 /* Adds a block of sixteen rows. */
-static inline void byte_quants_block(const uint8_t *block, int table, const int8_t *x_high, const int8_t *x_low, int32_t *high,
-                                     int32_t *low)
+static inline void byte_quants_block(const uint8_t *block, const int8_t *table, const int8_t *x_high, const int8_t *x_low,
+                                     int32_t *high, int32_t *low)
 {
     i16_rows stored;
     i32_rows factors, highs, lows;
@@ -46,8 +45,8 @@ static inline void byte_quants_block(const uint8_t *block, int table, const int8
 }
 #else
 /* Adds a block of sixteen rows. */
-static inline void byte_quants_block(const uint8_t *block, int table, const int8_t *x_high, const int8_t *x_low, int32_t *high,
-                                     int32_t *low)
+static inline void byte_quants_block(const uint8_t *block, const int8_t *table, const int8_t *x_high, const int8_t *x_low,
+                                     int32_t *high, int32_t *low)
 {
     int16_t factors[LANES];
     memcpy(factors, block + (table ? 256 : 512), sizeof factors);
@@ -63,7 +62,7 @@ static inline void byte_quants_block(const uint8_t *block, int table, const int8
 }
 #endif
 
-static void byte_quants_strip(const uint8_t *strip, struct row_scaled_row x, size_t k, int table, float *out)
+static void byte_quants_strip(const uint8_t *strip, struct row_scaled_row x, size_t k, const int8_t *table, float *out)
 {
     size_t stride = table ? 288 : 544;
     for (int r = 0; r < LANES; r++)
@@ -87,7 +86,7 @@ struct byte_quants_task {
     float *out;
     uint8_t *scratch;
     size_t m, n, k;
-    int table;
+    const int8_t *table;
 };
 
 static void byte_quants_strips(const void *context, size_t begin, size_t end)
@@ -101,9 +100,9 @@ static void byte_quants_strips(const void *context, size_t begin, size_t end)
             float lanes[LANES], *to = t->out + row * t->n + first;
             struct row_scaled_row x = row_scaled_at(t->scratch, row, t->k, 32);
             if (t->table)
-                byte_quants_strip(strip, x, t->k, 1, lanes);
+                byte_quants_strip(strip, x, t->k, t->table, lanes);
             else
-                byte_quants_strip(strip, x, t->k, 0, lanes);
+                byte_quants_strip(strip, x, t->k, NULL, lanes);
             for (size_t r = 0; r < count; r++)
                 to[r] = t->bias ? lanes[r] + t->bias[first + r] : lanes[r];
         }
@@ -112,7 +111,7 @@ static void byte_quants_strips(const void *context, size_t begin, size_t end)
 
 /* out[m][n] = x[m][k] times the transposed weight, plus the bias, if there is one. */
 void k_linear_byte_quants(const uint8_t *weight, const float *bias, const float *x, float *out, uint8_t *scratch, size_t m,
-                          size_t n, size_t k, int table)
+                          size_t n, size_t k, const int8_t *table)
 {
     struct byte_quants_task task = {weight, bias, out, scratch, m, n, k, table};
     for (size_t row = 0; row < m; row++)

@@ -1,22 +1,29 @@
 //! The parts of `kernels.c`, and those that a model uses.
 
 use base::DType;
+use base::quant::{BlockFormat, Dialect};
 use graph::ops::Activation;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 /// A part of `kernels.c`.
 struct Part {
-    name: &'static str,
+    name: Cow<'static, str>,
     /// The part that this one calls; empty if there is none.
-    needs: &'static str,
-    source: &'static str,
+    needs: Cow<'static, str>,
+    source: Cow<'static, str>,
 }
 
-const fn part(name: &'static str, needs: &'static str, source: &'static str) -> Part {
+fn part(
+    name: impl Into<Cow<'static, str>>,
+    needs: impl Into<Cow<'static, str>>,
+    source: impl Into<Cow<'static, str>>,
+) -> Part {
     Part {
-        name,
-        needs,
-        source,
+        name: name.into(),
+        needs: needs.into(),
+        source: source.into(),
     }
 }
 
@@ -28,102 +35,112 @@ const SERIAL: &str = include_str!("../kernels/serial.c");
 const PARALLEL: &str = include_str!("../kernels/parallel.c");
 
 /// All other parts, in the order of the file.
-const PARTS: &[Part] = &[
-    part("norm", "", include_str!("../kernels/norm.c")),
-    part("rope", "", include_str!("../kernels/rope.c")),
-    part(
-        "linear_row_scaled",
-        "",
-        include_str!("../kernels/linear_row_scaled.c"),
-    ),
-    part(
-        "linear_byte_quants",
-        "linear_row_scaled",
-        include_str!("../kernels/linear_byte_quants.c"),
-    ),
-    part("linear_f32", "", include_str!("../kernels/linear_f32.c")),
-    part("linear_half", "", include_str!("../kernels/linear_half.c")),
-    part("attend", "", include_str!("../kernels/attend.c")),
-    part("attention", "", include_str!("../kernels/attention.c")),
-    part("binary", "", include_str!("../kernels/binary.c")),
-    part("scale", "", include_str!("../kernels/scale.c")),
-    part("round", "", include_str!("../kernels/round.c")),
-    part("selection", "", include_str!("../kernels/selection.c")),
-    part(
-        "activation_silu",
-        "",
-        include_str!("../kernels/activation_silu.c"),
-    ),
-    part(
-        "activation_gelu_tanh",
-        "",
-        include_str!("../kernels/activation_gelu_tanh.c"),
-    ),
-    part(
-        "activation_gelu_erf",
-        "selection",
-        include_str!("../kernels/activation_gelu_erf.c"),
-    ),
-    part(
-        "activation_relu",
-        "",
-        include_str!("../kernels/activation_relu.c"),
-    ),
-    part(
-        "activation_tanh",
-        "selection",
-        include_str!("../kernels/activation_tanh.c"),
-    ),
-    part(
-        "activation_sigmoid",
-        "",
-        include_str!("../kernels/activation_sigmoid.c"),
-    ),
-    part("gather_rows", "", include_str!("../kernels/gather_rows.c")),
-    part("copy_rows", "", include_str!("../kernels/copy_rows.c")),
-    part("k_scales", "", include_str!("../kernels/k_scales.c")),
-    part("iq4_values", "", include_str!("../kernels/iq4_values.c")),
-    part("decode_f16", "", include_str!("../kernels/decode_f16.c")),
-    part("decode_bf16", "", include_str!("../kernels/decode_bf16.c")),
-    part("decode_q4_0", "", include_str!("../kernels/decode_q4_0.c")),
-    part("decode_q4_1", "", include_str!("../kernels/decode_q4_1.c")),
-    part("decode_q5_0", "", include_str!("../kernels/decode_q5_0.c")),
-    part("decode_q5_1", "", include_str!("../kernels/decode_q5_1.c")),
-    part("decode_q8_0", "", include_str!("../kernels/decode_q8_0.c")),
-    part("decode_q2_k", "", include_str!("../kernels/decode_q2_k.c")),
-    part("decode_q3_k", "", include_str!("../kernels/decode_q3_k.c")),
-    part(
-        "decode_q4_k",
-        "k_scales",
-        include_str!("../kernels/decode_q4_k.c"),
-    ),
-    part(
-        "decode_q5_k",
-        "k_scales",
-        include_str!("../kernels/decode_q5_k.c"),
-    ),
-    part("decode_q6_k", "", include_str!("../kernels/decode_q6_k.c")),
-    part(
-        "decode_iq4_nl",
-        "iq4_values",
-        include_str!("../kernels/decode_iq4_nl.c"),
-    ),
-    part(
-        "decode_iq4_xs",
-        "iq4_values",
-        include_str!("../kernels/decode_iq4_xs.c"),
-    ),
-    part("windows", "", include_str!("../kernels/windows.c")),
-    part("copy", "", include_str!("../kernels/copy.c")),
-    part("equal", "", include_str!("../kernels/equal.c")),
-];
+static PARTS: LazyLock<Vec<Part>> = LazyLock::new(|| {
+    let mut parts = vec![
+        part("norm", "", include_str!("../kernels/norm.c")),
+        part("rope", "", include_str!("../kernels/rope.c")),
+        part(
+            "linear_row_scaled",
+            "",
+            include_str!("../kernels/linear_row_scaled.c"),
+        ),
+        part(
+            "linear_byte_quants",
+            "linear_row_scaled",
+            include_str!("../kernels/linear_byte_quants.c"),
+        ),
+        part("linear_f32", "", include_str!("../kernels/linear_f32.c")),
+        part("linear_half", "", include_str!("../kernels/linear_half.c")),
+        part("attend", "", include_str!("../kernels/attend.c")),
+        part("attention", "", include_str!("../kernels/attention.c")),
+        part("binary", "", include_str!("../kernels/binary.c")),
+        part("scale", "", include_str!("../kernels/scale.c")),
+        part("round", "", include_str!("../kernels/round.c")),
+        part("selection", "", include_str!("../kernels/selection.c")),
+        part(
+            "activation_silu",
+            "",
+            include_str!("../kernels/activation_silu.c"),
+        ),
+        part(
+            "activation_gelu_tanh",
+            "",
+            include_str!("../kernels/activation_gelu_tanh.c"),
+        ),
+        part(
+            "activation_gelu_erf",
+            "selection",
+            include_str!("../kernels/activation_gelu_erf.c"),
+        ),
+        part(
+            "activation_relu",
+            "",
+            include_str!("../kernels/activation_relu.c"),
+        ),
+        part(
+            "activation_tanh",
+            "selection",
+            include_str!("../kernels/activation_tanh.c"),
+        ),
+        part(
+            "activation_sigmoid",
+            "",
+            include_str!("../kernels/activation_sigmoid.c"),
+        ),
+        part("gather_rows", "", include_str!("../kernels/gather_rows.c")),
+        part("copy_rows", "", include_str!("../kernels/copy_rows.c")),
+        part("decode_f16", "", include_str!("../kernels/decode_f16.c")),
+        part("decode_bf16", "", include_str!("../kernels/decode_bf16.c")),
+        part("windows", "", include_str!("../kernels/windows.c")),
+        part("copy", "", include_str!("../kernels/copy.c")),
+        part("equal", "", include_str!("../kernels/equal.c")),
+        part("quant", "", include_str!("../kernels/quant.c")),
+    ];
+    let formats = DType::ALL.into_iter().filter_map(DType::format);
+    parts.extend(formats.flat_map(format_parts));
+    parts
+});
+
+/// What declares the functions and tables of block formats in C.
+const DIALECT: Dialect = Dialect {
+    function: "static",
+    table: "static const",
+    values: "const",
+};
+
+/// The values of a block format's codes, if they are in a table, and the decoder of a block.
+fn format_parts(format: &'static BlockFormat) -> Vec<Part> {
+    let BlockFormat { name, len, .. } = *format;
+    let mut parts = Vec::new();
+    let mut needs = Cow::from("quant");
+    if format.values_name().is_some() {
+        needs = format!("values_{name}").into();
+        parts.push(part(needs.clone(), "quant", format.values_source(&DIALECT)));
+    }
+    let element = format.element_source(&DIALECT);
+    let value = format.value_expression();
+    let min = if format.mins { " + q.min" } else { "" };
+    let source = format!(
+        "{element}
+void k_decode_{name}(const uint8_t *block, float *out)
+{{
+    for (int e = 0; e < {len}; e++) {{
+        struct quant q = {name}_at(block, e);
+        out[e] = q.scale * (float){value}{min};
+    }}
+}}
+"
+    );
+    parts.push(part(format!("decode_{name}"), needs, source));
+    parts
+}
 
 /// The parts that a program uses, by name.
 #[derive(Default)]
 pub(crate) struct Kernels(BTreeSet<String>);
 
 impl Kernels {
-    /// Adds a part.
+    /// Adds a part, and the parts that it needs.
     ///
     /// # Panics
     /// If there is no such part.
@@ -131,7 +148,7 @@ impl Kernels {
         let part = find(name).expect("a part of the kernels");
         self.0.insert(name.to_owned());
         if !part.needs.is_empty() {
-            self.0.insert(part.needs.to_owned());
+            self.add(&part.needs);
         }
     }
 
@@ -146,8 +163,8 @@ impl Kernels {
             "#include <string.h>\n",
             &format!("{headers}#include <string.h>\n"),
         );
-        let used = PARTS.iter().filter(|part| self.0.contains(part.name));
-        let sources = std::iter::once(&*common).chain(used.map(|part| part.source));
+        let used = PARTS.iter().filter(|part| self.0.contains(&*part.name));
+        let sources = std::iter::once(&*common).chain(used.map(|part| &*part.source));
         sources.collect::<Vec<_>>().join("\n")
     }
 }
@@ -158,8 +175,7 @@ fn find(name: &str) -> Option<&'static Part> {
 
 /// The part that decodes rows of a type, if there is one.
 pub(crate) fn decoder(dtype: DType) -> Option<&'static str> {
-    let name = format!("decode_{}", dtype.to_string().to_lowercase());
-    find(&name).map(|part| part.name)
+    find(&format!("decode_{dtype}")).map(|part| &*part.name)
 }
 
 /// The name of an activation in C.
@@ -174,11 +190,23 @@ pub(crate) fn activation(function: Activation) -> &'static str {
     }
 }
 
-/// The declarations of the kernels in a source: every function at the start of a line whose name starts with `k_`.
+/// The name in C of the values of a type's codes, if codes index a table, and the part that has them.
+pub(crate) fn values(dtype: DType) -> Option<(String, &'static str)> {
+    let name = dtype.format()?.values_name()?;
+    let part = find(&format!("values_{dtype}")).expect("made of every such format");
+    Some((name, &*part.name))
+}
+
+/// The declarations of the kernels in a source: every function and array at the start of a line whose name starts with `k_`.
 pub(crate) fn declarations(source: &str) -> String {
     let mut text = String::new();
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
+        if let Some((array, _)) = line.split_once(" = {")
+            && line.starts_with("const signed char k_")
+        {
+            text += &format!("extern {array};\n");
+        }
         if !line.starts_with("void k_") {
             continue;
         }
@@ -225,6 +253,6 @@ mod tests {
         let found = declarations(&source);
         assert_eq!(found.matches("void k_").count(), 3, "{found}");
         assert_eq!(found.matches(");").count(), 3, "{found}");
-        assert_eq!(source.matches("static void scale_and_min").count(), 1);
+        assert_eq!(source.matches("struct quant {").count(), 1);
     }
 }

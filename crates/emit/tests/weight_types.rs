@@ -67,6 +67,7 @@ impl Noise {
             DType::Q2_K => &[80, 82],
             DType::Q3_K => &[108],
             DType::Q6_K => &[208],
+            DType::MXFP4 => &[],
             _ => &[0],
         };
         let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
@@ -76,6 +77,10 @@ impl Noise {
             for at in halves {
                 let half = 0x2000 | (self.next() as u16 & 0x83ff);
                 block[*at..at + 2].copy_from_slice(&half.to_le_bytes());
+            }
+            if dtype == DType::MXFP4 {
+                // Powers of two below one.
+                block[0] = 118 + block[0] % 8;
             }
             all.extend(block);
         }

@@ -1,46 +1,50 @@
-//! Four-bit formats whose integers index a fixed table of unevenly spaced values.
+//! Four-bit formats whose codes index a fixed table of unevenly spaced values.
 
-use super::half_at;
+use super::format::{BlockFormat, Codes, half_at, nibbles};
 
 /// The values of the sixteen codes.
-pub const IQ4_VALUES: [i8; 16] = [
+const VALUES: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
 /// `d: f16, codes: [u4; 32]` in the order of `q4_0`; the element is `d * value`.
-#[inline]
-pub fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
-    expand(d, &block[2..], out);
-}
+pub const IQ4_NL: BlockFormat = BlockFormat {
+    name: "iq4_nl",
+    number: 20,
+    bytes: 18,
+    codes: Codes::Table(&VALUES),
+    unpack: |b, out| {
+        out.scale = half_at(b, 0);
+        nibbles(&b[2..], &mut out.codes);
+    },
+    element: "
+    q.scale = half_at(b);
+    q.code = b[2 + e % 16] >> (e / 16 * 4) & 15;",
+    ..BlockFormat::PLAIN
+};
 
 /// `d: f16, scales: [u6; 8], codes: [u4; 256]` in runs of 32; the element is `d * (scale - 32) * value`.
-#[inline]
-pub fn iq4_xs(block: &[u8; 136], out: &mut [f32; 256]) {
-    let d = half_at(block, 0);
-    let scales = scales_iq4(block[2..8].try_into().expect("six bytes"));
-    let runs = block[8..].as_chunks::<16>().0;
-    for ((run, out), scale) in runs.iter().zip(out.as_chunks_mut().0).zip(scales) {
-        expand(d * f32::from(scale), run, out);
-    }
-}
-
-/// The eight signed scales of an `iq4_xs` block: two high bits each in a 16-bit word, then four low bits each in
-/// the halves of four bytes, less 32.
-#[inline]
-pub fn scales_iq4(packed: &[u8; 6]) -> [i8; 8] {
-    let high = u16::from_le_bytes([packed[0], packed[1]]);
-    std::array::from_fn(|i| {
-        let low = packed[2 + i / 2] >> (i % 2 * 4) & 15;
-        let high = (high >> (2 * i) & 3) as u8;
-        (low | high << 4) as i8 - 32
-    })
-}
-
-#[inline]
-fn expand(scale: f32, codes: &[u8], out: &mut [f32; 32]) {
-    for (i, &byte) in codes.iter().enumerate() {
-        out[i] = scale * f32::from(IQ4_VALUES[usize::from(byte & 15)]);
-        out[i + 16] = scale * f32::from(IQ4_VALUES[usize::from(byte >> 4)]);
-    }
-}
+///
+/// The scales have two high bits each in a 16-bit word, then four low bits each in the halves of four bytes.
+pub const IQ4_XS: BlockFormat = BlockFormat {
+    name: "iq4_xs",
+    number: 23,
+    bytes: 136,
+    codes: Codes::Table(&VALUES),
+    unpack: |b, out| {
+        out.scale = half_at(b, 0);
+        let high = u16::from_le_bytes([b[2], b[3]]);
+        for run in 0..8 {
+            let low = b[4 + run / 2] >> (run % 2 * 4) & 15;
+            let high = (high >> (2 * run) & 3) as u8;
+            out.scales[run] = (low | high << 4) as i8 - 32;
+            nibbles(&b[8 + run * 16..], &mut out.codes[run * 32..]);
+        }
+    },
+    element: "
+    int run = e / 32;
+    int low = b[4 + run / 2] >> (run % 2 * 4) & 15, high = u16_at(b + 2) >> (2 * run) & 3;
+    q.scale = half_at(b) * (float)((low | high << 4) - 32);
+    q.code = b[8 + run * 16 + e % 16] >> (e % 32 / 16 * 4) & 15;",
+    ..BlockFormat::TWO_LEVEL
+};

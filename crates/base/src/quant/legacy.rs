@@ -1,66 +1,102 @@
-//! Blocks of 32 with one scale, and for the `_1` formats one offset.
+//! Blocks of 32 with one scale, and for the `_1` formats one min.
 //!
-//! The four- and five-bit formats keep elements 0 to 15 in the low halves of 16 bytes and 16 to 31 in the high
+//! The four- and five-bit formats have elements 0 to 15 in the low halves of 16 bytes and 16 to 31 in the high
 //! halves; the fifth bits are one 32-bit word, bit `i` for element `i`.
 
-use super::half_at;
+use super::format::{BlockFormat, Codes, half_at, nibbles};
 
-/// `d: f16, qs: [u4; 32]`; the element is `d * (q - 8)`.
+/// `d: f16, codes: [u4; 32]`; the element is `d * (code - 8)`.
+pub const Q4_0: BlockFormat = BlockFormat {
+    name: "q4_0",
+    number: 2,
+    bytes: 18,
+    codes: Codes::Unsigned { bits: 4, zero: 8 },
+    nibbles_at: Some(2),
+    unpack: |b, out| {
+        out.scale = half_at(b, 0);
+        nibbles(&b[2..], &mut out.codes);
+    },
+    element: "
+    q.scale = half_at(b);
+    q.code = b[2 + e % 16] >> (e / 16 * 4) & 15;",
+    ..BlockFormat::PLAIN
+};
+
+/// `d: f16, m: f16, codes: [u4; 32]`; the element is `d * code + m`.
+pub const Q4_1: BlockFormat = BlockFormat {
+    name: "q4_1",
+    number: 3,
+    bytes: 20,
+    codes: Codes::Unsigned { bits: 4, zero: 0 },
+    mins: true,
+    nibbles_at: Some(4),
+    unpack: |b, out| {
+        (out.scale, out.min) = (half_at(b, 0), half_at(b, 2));
+        nibbles(&b[4..], &mut out.codes);
+    },
+    element: "
+    q.scale = half_at(b);
+    q.min = half_at(b + 2);
+    q.code = b[4 + e % 16] >> (e / 16 * 4) & 15;",
+    ..BlockFormat::PLAIN
+};
+
+/// `d: f16, high: u32, low: [u4; 32]`; the element is `d * (code - 16)`.
+pub const Q5_0: BlockFormat = BlockFormat {
+    name: "q5_0",
+    number: 6,
+    bytes: 22,
+    codes: Codes::Unsigned { bits: 5, zero: 16 },
+    unpack: |b, out| {
+        out.scale = half_at(b, 0);
+        nibbles(&b[6..], &mut out.codes);
+        fifth_bits(&b[2..6], &mut out.codes[..32]);
+    },
+    element: "
+    q.scale = half_at(b);
+    q.code = (b[6 + e % 16] >> (e / 16 * 4) & 15) | (b[2 + e / 8] >> (e % 8) & 1) << 4;",
+    ..BlockFormat::PLAIN
+};
+
+/// `d: f16, m: f16, high: u32, low: [u4; 32]`; the element is `d * code + m`.
+pub const Q5_1: BlockFormat = BlockFormat {
+    name: "q5_1",
+    number: 7,
+    bytes: 24,
+    codes: Codes::Unsigned { bits: 5, zero: 0 },
+    mins: true,
+    unpack: |b, out| {
+        (out.scale, out.min) = (half_at(b, 0), half_at(b, 2));
+        nibbles(&b[8..], &mut out.codes);
+        fifth_bits(&b[4..8], &mut out.codes[..32]);
+    },
+    element: "
+    q.scale = half_at(b);
+    q.min = half_at(b + 2);
+    q.code = (b[8 + e % 16] >> (e / 16 * 4) & 15) | (b[4 + e / 8] >> (e % 8) & 1) << 4;",
+    ..BlockFormat::PLAIN
+};
+
+/// `d: f16, codes: [i8; 32]`; the element is `d * code`.
+pub const Q8_0: BlockFormat = BlockFormat {
+    name: "q8_0",
+    number: 8,
+    bytes: 34,
+    unpack: |b, out| {
+        out.scale = half_at(b, 0);
+        out.codes[..32].copy_from_slice(&b[2..34]);
+    },
+    element: "
+    q.scale = half_at(b);
+    q.code = (signed char)b[2 + e];",
+    ..BlockFormat::PLAIN
+};
+
+/// Sets bit 4 of element `i` to bit `i`.
 #[inline]
-pub fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
-    for (i, &byte) in block[2..].iter().enumerate() {
-        out[i] = d * (i32::from(byte & 15) - 8) as f32;
-        out[i + 16] = d * (i32::from(byte >> 4) - 8) as f32;
+fn fifth_bits(bits: &[u8], codes: &mut [u8]) {
+    let bits = u32::from_le_bytes(bits.try_into().expect("four bytes"));
+    for (i, code) in codes.iter_mut().enumerate() {
+        *code |= ((bits >> i & 1) << 4) as u8;
     }
-}
-
-/// `d: f16, m: f16, qs: [u4; 32]`; the element is `d * q + m`.
-#[inline]
-pub fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
-    let (d, m) = (half_at(block, 0), half_at(block, 2));
-    for (i, &byte) in block[4..].iter().enumerate() {
-        out[i] = d * f32::from(byte & 15) + m;
-        out[i + 16] = d * f32::from(byte >> 4) + m;
-    }
-}
-
-/// `d: f16, high: u32, low: [u4; 32]`; the element is `d * (q - 16)`.
-#[inline]
-pub fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
-    let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-    for (i, &byte) in block[6..].iter().enumerate() {
-        let (first, second) = five_bits(byte, high, i);
-        out[i] = d * (i32::from(first) - 16) as f32;
-        out[i + 16] = d * (i32::from(second) - 16) as f32;
-    }
-}
-
-/// `d: f16, m: f16, high: u32, low: [u4; 32]`; the element is `d * q + m`.
-#[inline]
-pub fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
-    let (d, m) = (half_at(block, 0), half_at(block, 2));
-    let high = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
-    for (i, &byte) in block[8..].iter().enumerate() {
-        let (first, second) = five_bits(byte, high, i);
-        out[i] = d * f32::from(first) + m;
-        out[i + 16] = d * f32::from(second) + m;
-    }
-}
-
-/// `d: f16, qs: [i8; 32]`; the element is `d * q`.
-#[inline]
-pub fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
-    let d = half_at(block, 0);
-    for (out, &byte) in out.iter_mut().zip(&block[2..]) {
-        *out = d * f32::from(byte as i8);
-    }
-}
-
-/// Elements `i` and `i + 16`, whose low bits share `byte`.
-#[inline]
-fn five_bits(byte: u8, high: u32, i: usize) -> (u8, u8) {
-    let bit = |at: usize| ((high >> at & 1) as u8) << 4;
-    ((byte & 15) | bit(i), (byte >> 4) | bit(i + 16))
 }

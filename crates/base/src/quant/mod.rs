@@ -1,10 +1,8 @@
-//! Decoders of quantised block formats.
+//! Block formats of quantised weights: everything that is particular to one stands in its file.
 //!
-//! [`dequantise`] turns any run of whole blocks into `f32`. Each format also has a function for one block, for
-//! callers that know the format at compile time; formats whose scales are packed share their unpackers
-//! ([`scales_q3`], [`scales_mins`], [`scales_iq4`]) with kernels that work on packed integers.
-//!
-//! Arithmetic is `f32` in a fixed order (scale times integer, then offset), so that every caller gets the same bits.
+//! A [`BlockFormat`] says how a block is laid out, what its codes mean, and how code, scale and min of an element are read out of
+//! it: in Rust ([`BlockFormat::unpack`]) and in device code ([`BlockFormat::element`]). Decoding to `f32` ([`dequantise`]), packing for
+//! integer kernels, CUDA's functions and those of emitted C programs are derived from that.
 //!
 //! ```
 //! use base::{DType, quant};
@@ -16,17 +14,23 @@
 
 #![forbid(unsafe_code)]
 
-mod float;
+mod device;
+mod format;
+mod iq2_xxs;
 mod iq4;
 mod k_quants;
 mod legacy;
+mod mxfp4;
 
 use crate::DType;
 
-pub use float::{bf16, f16, f32};
-pub use iq4::{IQ4_VALUES, iq4_nl, iq4_xs, scales_iq4};
-pub use k_quants::{q2_k, q3_k, q4_k, q5_k, q6_k, scales_mins, scales_q3};
-pub use legacy::{q4_0, q4_1, q5_0, q5_1, q8_0};
+pub use device::Dialect;
+pub use format::{BlockFormat, Codes, MAX_LEN, QuantBlock, half_to_f32};
+pub use iq2_xxs::IQ2_XXS;
+pub use iq4::{IQ4_NL, IQ4_XS};
+pub use k_quants::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+pub use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+pub use mxfp4::MXFP4;
 
 /// An input that [`dequantise`] cannot decode into its output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,46 +86,26 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Qua
             out: out.len(),
         });
     }
-    match dtype {
-        DType::F32 => each(bytes, out, f32),
-        DType::F16 => each(bytes, out, f16),
-        DType::BF16 => each(bytes, out, bf16),
-        DType::Q4_0 => each(bytes, out, q4_0),
-        DType::Q4_1 => each(bytes, out, q4_1),
-        DType::Q5_0 => each(bytes, out, q5_0),
-        DType::Q5_1 => each(bytes, out, q5_1),
-        DType::Q8_0 => each(bytes, out, q8_0),
-        DType::Q2_K => each(bytes, out, q2_k),
-        DType::Q3_K => each(bytes, out, q3_k),
-        DType::Q4_K => each(bytes, out, q4_k),
-        DType::Q5_K => each(bytes, out, q5_k),
-        DType::Q6_K => each(bytes, out, q6_k),
-        DType::IQ4_NL => each(bytes, out, iq4_nl),
-        DType::IQ4_XS => each(bytes, out, iq4_xs),
-        DType::I64 | DType::I32 | DType::I8 | DType::U8 | DType::Bool => {
-            return Err(QuantError::NotReal { dtype });
+    match (dtype, dtype.format()) {
+        (_, Some(format)) => {
+            let mut block = QuantBlock::default();
+            let outs = out.chunks_exact_mut(format.len);
+            for (bytes, out) in bytes.chunks_exact(format.bytes).zip(outs) {
+                format.decode(bytes, &mut block, out);
+            }
         }
+        (DType::F16, _) => each(bytes, out, |two| half::f16::from_le_bytes(two).to_f32()),
+        (DType::BF16, _) => each(bytes, out, |two| half::bf16::from_le_bytes(two).to_f32()),
+        _ => each(bytes, out, f32::from_le_bytes),
     }
     Ok(())
 }
 
-/// Applies `expand` block by block. The caller has checked the lengths.
-fn each<const BYTES: usize, const LEN: usize>(
-    bytes: &[u8],
-    out: &mut [f32],
-    expand: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
-) {
-    let (blocks, _) = bytes.as_chunks::<BYTES>();
-    let (outs, _) = out.as_chunks_mut::<LEN>();
-    for (block, out) in blocks.iter().zip(outs) {
-        expand(block, out);
+/// Converts plain little-endian numbers.
+fn each<const BYTES: usize>(bytes: &[u8], out: &mut [f32], to_f32: impl Fn([u8; BYTES]) -> f32) {
+    for (bytes, out) in bytes.as_chunks().0.iter().zip(out) {
+        *out = to_f32(*bytes);
     }
-}
-
-/// The half-precision number at byte `at`.
-#[inline]
-fn half_at(block: &[u8], at: usize) -> f32 {
-    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 #[cfg(test)]

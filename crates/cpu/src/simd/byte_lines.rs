@@ -27,7 +27,7 @@ pub(crate) trait ByteLines: Simd {
     /// 64 bytes must be readable at `p`.
     unsafe fn load_high_nibbles(self, p: *const u8) -> Self::Line;
     /// Replaces numbers below sixteen by entries of a table.
-    fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line;
+    fn look_up(self, line: Self::Line, table: &[i8; 16]) -> Self::Line;
 }
 
 impl ByteLines for Generic {
@@ -56,7 +56,7 @@ impl ByteLines for Generic {
     }
 
     #[inline(never)]
-    fn look_up(self, line: Self::Line, table: &[u8; 16]) -> Self::Line {
-        line.map(|i| table[i as usize & 15])
+    fn look_up(self, line: Self::Line, table: &[i8; 16]) -> Self::Line {
+        line.map(|i| table[i as usize & 15] as u8)
     }
 }

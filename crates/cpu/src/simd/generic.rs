@@ -27,11 +27,6 @@ impl Simd for Generic {
     }
 
     #[inline(always)]
-    fn widen(self, half: u16) -> f32 {
-        f16::from_bits(half).to_f32()
-    }
-
-    #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         from_fn(|i| a[i] + b[i])
     }
@@ -140,7 +135,7 @@ impl Simd for Generic {
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
         // SAFETY: the caller guarantees eight bytes; no alignment is assumed.
-        unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|h| self.widen(h))
+        unsafe { p.cast::<[u16; 4]>().read_unaligned() }.map(|h| f16::from_bits(h).to_f32())
     }
 
     #[inline(always)]
@@ -154,12 +149,6 @@ impl Simd for Generic {
     unsafe fn load_e4m3(self, p: *const u8) -> Self::V {
         // SAFETY: the caller guarantees sixteen bytes at `p`.
         unsafe { p.cast::<[u8; LANES]>().read() }.map(e4m3::decode)
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(self, p: *const i8) -> Self::V {
-        // SAFETY: the caller guarantees sixteen bytes at `p`.
-        unsafe { p.cast::<[i8; LANES]>().read() }.map(f32::from)
     }
 
     #[inline(always)]

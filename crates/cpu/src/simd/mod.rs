@@ -40,8 +40,6 @@ pub(crate) trait Simd: Copy {
     fn call<K: Kernel>(self, kernel: K) -> K::Output;
 
     fn splat(self, x: f32) -> Self::V;
-    /// Converts one f16 to f32.
-    fn widen(self, half: u16) -> f32;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
@@ -86,9 +84,6 @@ pub(crate) trait Simd: Copy {
     /// Sixteen bytes must be readable at `p`.
     unsafe fn load_e4m3(self, p: *const u8) -> Self::V;
     /// # Safety
-    /// Sixteen signed bytes must be readable at `p`.
-    unsafe fn load_i8(self, p: *const i8) -> Self::V;
-    /// # Safety
     /// Sixteen bytes must be readable at `p`.
     unsafe fn load_u8(self, p: *const u8) -> Self::V;
     /// Looks up the low and the high nibbles of sixteen bytes in two tables of sixteen entries.
@@ -103,28 +98,6 @@ pub(crate) trait Simd: Copy {
     /// Prefetches the cache line at `p` into L1. Any address is allowed, also an invalid one.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
-
-    /// `scale · v`, the scale being the f16 at `p`.
-    ///
-    /// # Safety
-    /// Eight bytes must be readable at `p`.
-    #[inline(always)]
-    unsafe fn scaled(self, p: *const u8, v: Self::V) -> Self::V {
-        // SAFETY: as the caller guarantees.
-        let [scale, ..] = unsafe { self.widen4(p) };
-        self.mul(self.splat(scale), v)
-    }
-
-    /// `scale · v + offset`, rounded after each step; scale and offset are the two f16 at `p`.
-    ///
-    /// # Safety
-    /// Eight bytes must be readable at `p`.
-    #[inline(always)]
-    unsafe fn affine(self, p: *const u8, v: Self::V) -> Self::V {
-        // SAFETY: as the caller guarantees.
-        let [scale, offset, ..] = unsafe { self.widen4(p) };
-        self.add(self.mul(self.splat(scale), v), self.splat(offset))
-    }
 
     #[inline(always)]
     fn zero(self) -> Self::V {
@@ -386,14 +359,11 @@ mod tests {
                 }
                 push(s.load_f16(halves.as_ptr()));
                 push(s.load_bf16(brains.as_ptr()));
-                push(s.load_i8(bytes.as_ptr().cast()));
                 push(s.load_u8(bytes.as_ptr()));
                 for v in s.lookup_nibbles(bytes.as_ptr(), a, b) {
                     push(v);
                 }
                 push(s.load_part(ramp.as_ptr(), 5));
-                push(s.scaled(halves.as_ptr().cast(), a));
-                push(s.affine(halves.as_ptr().cast(), a));
                 for x in s.widen4(halves.as_ptr().cast()) {
                     push(s.splat(x));
                 }

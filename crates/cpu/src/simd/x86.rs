@@ -106,12 +106,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn widen(self, half: u16) -> f32 {
-        // SAFETY: `self` proves that the CPU has F16C.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half.into()))) }
-    }
-
-    #[inline(always)]
     fn prefetch(self, p: *const u8) {
         // SAFETY: a prefetch of an invalid address does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -247,16 +241,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
                 _mm256_mul_ps(_mm256_cvtph_ps(high), scale),
             )
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(self, p: *const i8) -> Pair {
-        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX2 is proven.
-        let half = |p: *const i8| unsafe {
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
-        };
-        // SAFETY: the second half of the sixteen.
-        Pair(half(p), half(unsafe { p.add(8) }))
     }
 
     #[inline(always)]
@@ -443,12 +427,6 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 
     #[inline(always)]
-    fn widen(self, half: u16) -> f32 {
-        // SAFETY: `self` proves that the CPU has F16C.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half.into()))) }
-    }
-
-    #[inline(always)]
     fn prefetch(self, p: *const u8) {
         // SAFETY: a prefetch of an invalid address does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -578,12 +556,6 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
             let halves = e4m3_to_f16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast())));
             _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(E4M3_OVER_F16))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(self, p: *const i8) -> __m512 {
-        // SAFETY: the caller guarantees sixteen bytes at `p`; AVX-512 is proven.
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]

@@ -67,7 +67,7 @@ macro_rules! avx2_lines {
         }
 
         #[inline(always)]
-        fn look_up(self, line: Halves, table: &[u8; 16]) -> Halves {
+        fn look_up(self, line: Halves, table: &[i8; 16]) -> Halves {
             // SAFETY: AVX2 is proven; the table holds sixteen bytes.
             unsafe {
                 let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
@@ -124,7 +124,7 @@ macro_rules! avx512_lines {
         }
 
         #[inline(always)]
-        fn look_up(self, line: __m512i, table: &[u8; 16]) -> __m512i {
+        fn look_up(self, line: __m512i, table: &[i8; 16]) -> __m512i {
             // SAFETY: AVX-512 is proven; the table holds sixteen bytes.
             unsafe {
                 let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));

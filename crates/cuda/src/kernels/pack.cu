@@ -19,15 +19,15 @@ __device__ float plain_at(const PackArgs& a, int row, int col) {
     }
 }
 
-__device__ Quant code_at(const PackArgs& a, int row, int col) {
-    Quant none = {0, 0.0f, 0.0f};
+__device__ quant code_at(const PackArgs& a, int row, int col) {
+    quant none = {0, 0.0f, 0.0f};
     if (row >= a.n || col >= a.k) return none;
     return quant_at(a.file, a.from + row * a.row_bytes, col);
 }
 
 // Scale and offset, sixteen times what they are.
-__device__ u32 scale_word(const Quant& q) {
-    return float_to_half(finite_f16(16.0f * q.scale)) | (u32)float_to_half(finite_f16(16.0f * q.offset)) << 16;
+__device__ u32 scale_word(const quant& q) {
+    return float_to_half(finite_f16(16.0f * q.scale)) | (u32)float_to_half(finite_f16(16.0f * q.min)) << 16;
 }
 
 // One warp for every pair of blocks of a tile.
@@ -80,7 +80,7 @@ extern "C" __global__ void pack(const __grid_constant__ PackArgs a) {
     int row = tile * 16 + lane;
     u8* scales = a.scales + (warp * 16 + lane) * scale_bytes(a.format);
     for (int b = 0; b < 2; b++) {
-        Quant first = code_at(a, row, col0 + b * 32);
+        quant first = code_at(a, row, col0 + b * 32);
         if (a.format == W4) {
             ((u32*)scales)[b] = scale_word(first);
         } else if (a.format == W8) {
@@ -159,8 +159,8 @@ extern "C" __global__ void gather_plain(const __grid_constant__ GatherArgs a) {
             if (a.format == FILE_F32) {
                 x = ((const float*)from)[col];
             } else {
-                Quant q = quant_at(a.format, from, col);
-                x = q.scale * (float)q.code + q.offset;
+                quant q = quant_at(a.format, from, col);
+                x = q.scale * (float)q.code + q.min;
             }
         }
         a.out[(long long)blockIdx.x * a.k + col] = x;

@@ -1,6 +1,7 @@
 //! The C of matrix products with packed weights.
 
 use super::Calls;
+use crate::kernels::values;
 use crate::weights::Form;
 use base::DType;
 use cpu::PackedWeightKind;
@@ -49,9 +50,14 @@ impl Calls<'_> {
                             "k_linear_row_scaled({operands}, (struct row_scaled){{{group}, {centre}, {wide}}})"
                         )
                     }
-                    PackedWeightKind::ByteQuants { is_table } => {
+                    PackedWeightKind::ByteQuants { .. } => {
                         self.kernels.add("linear_byte_quants");
-                        format!("k_linear_byte_quants({operands}, {})", u8::from(is_table))
+                        let table = values(ty.dtype).map(|(name, part)| {
+                            self.kernels.add(part);
+                            name
+                        });
+                        let table = table.as_deref().unwrap_or("NULL");
+                        format!("k_linear_byte_quants({operands}, {table})")
                     }
                 }
             }

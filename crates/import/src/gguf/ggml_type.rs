@@ -5,13 +5,13 @@ use base::DType;
 /// The element type for a type number, or the name to show for one that kvark cannot read.
 pub(super) fn dtype(code: u32) -> Result<DType, String> {
     DType::from_ggml(code).ok_or_else(|| {
-        let known = UNSUPPORTED_TYPES.iter().find(|(known, _)| *known == code);
+        let known = TYPE_NAMES.iter().find(|(known, _)| *known == code);
         known.map_or_else(|| format!("number {code}"), |(_, name)| (*name).to_owned())
     })
 }
 
-/// Types that ggml defines or once defined, and kvark does not read.
-const UNSUPPORTED_TYPES: &[(u32, &str)] = &[
+/// Quantised and rare types that ggml defines or once defined, to name those that kvark does not read.
+const TYPE_NAMES: &[(u32, &str)] = &[
     (4, "q4_2"),
     (5, "q4_3"),
     (9, "q8_1"),
@@ -49,7 +49,7 @@ mod tests {
                 assert!(!label.starts_with("number"), "{code}");
             }
         }
-        assert_eq!(dtype(16), Err("iq2_xxs".to_owned()));
+        assert_eq!(dtype(19), Err("iq1_s".to_owned()));
         assert_eq!(dtype(99), Err("number 99".to_owned()));
     }
 

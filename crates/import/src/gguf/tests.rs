@@ -396,10 +396,10 @@ fn wrong_files_say_what_is_wrong() {
         ),
         (
             Writer::new()
-                .tensor("blk.0.ffn_up.weight", &[256], 16, 0)
+                .tensor("blk.0.ffn_up.weight", &[256], 17, 0)
                 .finish(),
             K::TensorType,
-            "tensor blk.0.ffn_up.weight has type iq2_xxs, which kvark cannot read",
+            "tensor blk.0.ffn_up.weight has type iq2_xs, which kvark cannot read",
         ),
         (
             with_tensor(&[256], 1000),

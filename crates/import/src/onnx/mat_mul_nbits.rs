@@ -42,9 +42,9 @@ impl NBitsWeights<'_> {
         let fits = |x: &f32| f16::from_f32(*x).is_finite();
         let fits = whole && numbers.scales.iter().all(fits);
         Ok(match (self.bits, numbers.symmetric) {
-            (4, true) if fits => (DType::Q4_0, self.four_bits(&numbers, false)),
-            (4, false) if fits => (DType::Q4_1, self.four_bits(&numbers, true)),
-            (8, true) if fits => (DType::Q8_0, self.eight_bits(&numbers)),
+            (4, true) if fits => self.pack(DType::Q4_0, &numbers),
+            (4, false) if fits => self.pack(DType::Q4_1, &numbers),
+            (8, true) if fits => self.pack(DType::Q8_0, &numbers),
             _ => (DType::F32, self.dense(&numbers)),
         })
     }
@@ -135,48 +135,23 @@ impl NBitsWeights<'_> {
         &self.quants.data[block * len..][..len]
     }
 
-    /// Calls `write` for every 32 elements with their block and their offset in it.
-    fn each_small_block(
-        &self,
-        bytes: usize,
-        mut write: impl FnMut(&mut [u8], usize, usize),
-    ) -> Bytes {
+    /// The weights as blocks of `Q4_0`, `Q4_1` or `Q8_0`.
+    fn pack(&self, dtype: DType, numbers: &BlockParams) -> (DType, Bytes) {
+        let format = dtype.format().expect("a block format");
+        // Bytes are unsigned around 128, those of `Q8_0` signed around 0.
+        let sign = if self.bits == 8 { 0x80 } else { 0 };
         let per_row = self.depth / BLOCK;
-        Bytes::filled(self.rows * per_row * bytes, |out| {
-            for (index, out) in out.chunks_exact_mut(bytes).enumerate() {
+        let blocks = Bytes::filled(self.rows * per_row * format.bytes, |out| {
+            for (index, out) in out.chunks_exact_mut(format.bytes).enumerate() {
                 let (row, at) = (index / per_row, index % per_row * BLOCK);
                 let block = row * self.blocks() + at / self.block;
-                write(out, block, at % self.block);
+                let (quants, start) = (self.block_quants(block), at % self.block);
+                let scale = numbers.scales[block];
+                let factors = [scale, -scale * numbers.zeros[block]];
+                format.encode(factors, |i| self.quant(quants, start + i) ^ sign, out);
             }
-        })
-    }
-
-    fn four_bits(&self, numbers: &BlockParams, offset: bool) -> Bytes {
-        let head = if offset { 4 } else { 2 };
-        self.each_small_block(head + BLOCK / 2, |out, block, start| {
-            let scale = numbers.scales[block];
-            out[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
-            if offset {
-                let lowest = f16::from_f32(-scale * numbers.zeros[block]);
-                out[2..4].copy_from_slice(&lowest.to_le_bytes());
-            }
-            let quants = self.block_quants(block);
-            for (i, byte) in out[head..].iter_mut().enumerate() {
-                let low = self.quant(quants, start + i);
-                *byte = low | self.quant(quants, start + i + BLOCK / 2) << 4;
-            }
-        })
-    }
-
-    fn eight_bits(&self, numbers: &BlockParams) -> Bytes {
-        self.each_small_block(2 + BLOCK, |out, block, start| {
-            out[..2].copy_from_slice(&f16::from_f32(numbers.scales[block]).to_le_bytes());
-            let quants = &self.block_quants(block)[start..];
-            for (byte, quant) in out[2..].iter_mut().zip(quants) {
-                // From unsigned around 128 to signed around 0.
-                *byte = quant ^ 0x80;
-            }
-        })
+        });
+        (dtype, blocks)
     }
 
     fn dense(&self, numbers: &BlockParams) -> Bytes {

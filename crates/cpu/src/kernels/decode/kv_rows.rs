@@ -1,8 +1,12 @@
 //! Decodes KV storage types to f32 lanes, sixteen at a time: exactly the numbers of `backend::row_codec`.
 
-use super::weights::RAMP;
 use crate::simd::{LANES, Simd};
 use kv::QuantGroup;
+
+/// The numbers 0 to 15.
+const RAMP: [f32; LANES] = [
+    0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.,
+];
 
 /// Decodes one KV storage type.
 pub(crate) trait KvDecoder {

@@ -1,4 +1,4 @@
-//! Decoders to f32: weight formats and KV storage types.
+//! Decoders to f32 lanes: plain weight types and KV storage types.
 
+pub(crate) mod half;
 pub(crate) mod kv_rows;
-pub(crate) mod weights;

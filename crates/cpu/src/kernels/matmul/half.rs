@@ -9,7 +9,7 @@ mod tiles;
 
 use super::epilogue::OutputTile;
 use super::{LinearOperands, MAX_MEMORY_BOUND_ROWS};
-use crate::kernels::decode::weights::{Bf16, F16, WeightDecoder};
+use crate::kernels::decode::half::{Bf16, F16, HalfDecoder};
 use crate::kernels::{Context, SendPtr, split_vectors};
 use crate::prefetch::{PrefetchPlan, Span, SpanList};
 #[cfg(target_arch = "x86_64")]
@@ -152,7 +152,7 @@ struct HalfLinearTask<'a> {
 
 struct HalfLinearKernel<'a, F>(HalfLinearTask<'a>, PhantomData<F>);
 
-impl<F: WeightDecoder> Kernel for HalfLinearKernel<'_, F> {
+impl<F: HalfDecoder> Kernel for HalfLinearKernel<'_, F> {
     type Output = ();
 
     #[inline(always)]
@@ -178,7 +178,7 @@ impl<F: WeightDecoder> Kernel for HalfLinearKernel<'_, F> {
 /// # Safety
 /// `n` must be a row of the weight at `weight`.
 #[inline(always)]
-unsafe fn weight_row<F: WeightDecoder>(weight: *const u8, n: usize, k: usize) -> *const u8 {
+unsafe fn weight_row<F: HalfDecoder>(weight: *const u8, n: usize, k: usize) -> *const u8 {
     // SAFETY: the caller guarantees the row. Plain formats have LEN 16 and rows of any length; others whole blocks.
     unsafe { weight.add(n * (k * F::BYTES / F::LEN)) }
 }
@@ -188,7 +188,7 @@ unsafe fn weight_row<F: WeightDecoder>(weight: *const u8, n: usize, k: usize) ->
 /// # Safety
 /// `n` elements must be readable at `block` and sixteen f32 writable at `out`.
 #[inline(always)]
-unsafe fn decode_tail<S: Simd, F: WeightDecoder>(s: S, block: *const u8, n: usize, out: *mut f32) {
+unsafe fn decode_tail<S: Simd, F: HalfDecoder>(s: S, block: *const u8, n: usize, out: *mut f32) {
     let mut bytes = [0u8; 4 * LANES];
     // SAFETY: only plain formats, of at most four bytes an element, have tails; the copy stays inside both.
     unsafe {
@@ -203,7 +203,7 @@ unsafe fn decode_tail<S: Simd, F: WeightDecoder>(s: S, block: *const u8, n: usiz
 /// # Safety
 /// As for [`HalfLinear::run`], within the task's rows; there are at most `X` activation rows.
 #[inline(always)]
-unsafe fn run_streaming<S: Simd, F: WeightDecoder, const W: usize, const X: usize>(
+unsafe fn run_streaming<S: Simd, F: HalfDecoder, const W: usize, const X: usize>(
     s: S,
     task: &HalfLinearTask<'_>,
 ) {
@@ -261,7 +261,7 @@ unsafe fn run_streaming<S: Simd, F: WeightDecoder, const W: usize, const X: usiz
 /// # Safety
 /// As for [`HalfLinear::run`], within the task's rows.
 #[inline(always)]
-unsafe fn run_decoded<S: Simd, F: WeightDecoder>(s: S, task: &HalfLinearTask<'_>) {
+unsafe fn run_decoded<S: Simd, F: HalfDecoder>(s: S, task: &HalfLinearTask<'_>) {
     let HalfLinear { m, n, k, .. } = task.linear;
     let o = task.operands.0;
     let depth = task.linear.padded_depth();

@@ -15,7 +15,6 @@ pub(crate) mod packed_file;
 pub(crate) mod packed_weight;
 mod partition;
 pub(crate) mod portable;
-mod quant_block;
 mod strip;
 mod strip_kernel;
 mod task;

@@ -2,9 +2,10 @@
 
 use super::gather::IndexValues;
 use crate::kernels::Context;
-use crate::kernels::decode::weights::{WeightDecoder, with_format};
+use crate::kernels::decode::half::{Bf16, F16, HalfDecoder};
 use crate::simd::{Kernel, LANES, Simd};
-use base::DType;
+use base::{DType, quant};
+use std::marker::PhantomData;
 
 /// `out[i] = table[index[i]]`, decoded to f32.
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +48,19 @@ impl GatherRows {
             // SAFETY: `row` is in the table and `i` in the output.
             unsafe {
                 let (from, to) = (table.add(row * row_bytes), out.add(i * self.width));
-                if self.table == DType::F32 {
+                let width = self.width;
+                match self.table {
                     // When rows are picked for the output head, the source is an activation that the result may
                     // overlap.
-                    std::ptr::copy(from, to.cast::<u8>(), row_bytes);
-                } else {
-                    with_format!(self.table, F => ctx.isa.run(DecodeRow::<F>(from, to, self.width, Default::default())));
+                    DType::F32 => std::ptr::copy(from, to.cast::<u8>(), row_bytes),
+                    DType::F16 => ctx.isa.run(DecodeRow::<F16>(from, to, width, PhantomData)),
+                    DType::BF16 => ctx.isa.run(DecodeRow::<Bf16>(from, to, width, PhantomData)),
+                    quantised => {
+                        let from = std::slice::from_raw_parts(from, row_bytes);
+                        let to = std::slice::from_raw_parts_mut(to, width);
+                        quant::dequantise(quantised, from, to)
+                            .expect("tables of integers are refused by type inference");
+                    }
                 }
             }
         }
@@ -60,23 +68,22 @@ impl GatherRows {
     }
 }
 
-struct DecodeRow<F>(*const u8, *mut f32, usize, std::marker::PhantomData<F>);
+struct DecodeRow<F>(*const u8, *mut f32, usize, PhantomData<F>);
 
-impl<F: WeightDecoder> Kernel for DecodeRow<F> {
+impl<F: HalfDecoder> Kernel for DecodeRow<F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let DecodeRow(from, to, width, _) = self;
         let (blocks, tail) = (width / F::LEN, width % F::LEN);
-        // SAFETY: `GatherRows::run` passes a whole row on both sides; only plain formats have a tail, which is decoded
-        // into a local buffer.
+        // SAFETY: `GatherRows::run` passes a whole row on both sides; the tail is decoded into a local buffer.
         unsafe {
             for block in 0..blocks {
                 F::decode(s, from.add(block * F::BYTES), to.add(block * F::LEN));
             }
             if tail > 0 {
-                let mut bytes = [0u8; 4 * LANES];
+                let mut bytes = [0u8; 2 * LANES];
                 let mut lanes = [0.0f32; LANES];
                 std::ptr::copy_nonoverlapping(
                     from.add(blocks * F::BYTES),

@@ -43,24 +43,16 @@ impl QuantisedMatrix<'_> {
         }
     }
 
-    pub(super) fn pack(&self, format: DType) -> Bytes {
+    pub(super) fn pack(&self, dtype: DType) -> Bytes {
+        let format = dtype.format().expect("a block format");
+        let zero = if dtype == DType::Q4_0 { 8 } else { 0 };
         let per_row = self.depth / BLOCK;
-        let bytes = format.block_bytes();
-        Bytes::filled(self.rows * per_row * bytes, |out| {
-            for (index, out) in out.chunks_exact_mut(bytes).enumerate() {
+        Bytes::filled(self.rows * per_row * format.bytes, |out| {
+            for (index, out) in out.chunks_exact_mut(format.bytes).enumerate() {
                 let (row, first) = (index / per_row, index % per_row * BLOCK);
                 let scale = self.scales[self.parameter(row, first)];
-                out[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
-                for (i, byte) in out[2..].iter_mut().enumerate() {
-                    let at = |i: usize| self.integer(row, first + i);
-                    *byte = match format {
-                        DType::Q4_0 => {
-                            let nibble = |i: usize| (at(i) + 8) as u8 & 15;
-                            nibble(i) | nibble(i + BLOCK / 2) << 4
-                        }
-                        _ => at(i) as u8,
-                    };
-                }
+                let code = |i: usize| self.integer(row, first + i).wrapping_add(zero) as u8;
+                format.encode([scale, 0.0], code, out);
             }
         })
     }

@@ -3,7 +3,7 @@
 //! The factors of a row's groups are integers in units of the row's scale. A weight is expanded to two bytes before it is
 //! multiplied: on vectors a line at a time, in registers, and on AMX tiles into two planes of bytes.
 
-use super::format::{BLOCK, IQ4_TABLE, LINE};
+use super::format::{BLOCK, LINE};
 use super::microkernel::{load_lines, unroll};
 use super::strip::{RowScaledStrip, StripReader};
 use super::strip_kernel::{StripMicrokernel, add_chunk, unpacked_strips, write_strips};
@@ -16,7 +16,7 @@ pub(super) const fn stored_lines(table: bool) -> usize {
     if table { 4 } else { 8 }
 }
 
-/// The eight lines of a block's quants, as signed bytes.
+/// The eight lines of a block's quants, as signed bytes; with `TABLE` quants are indices into the table.
 ///
 /// # Safety
 /// The block must be readable.
@@ -24,6 +24,7 @@ pub(super) const fn stored_lines(table: bool) -> usize {
 pub(super) unsafe fn quant_lines<S: RowScaledDot, const TABLE: bool>(
     s: S,
     quants: *const u8,
+    table: &[i8; 16],
 ) -> [S::Line; 8] {
     macro_rules! lines {
         ($($line:literal)*) => {
@@ -31,7 +32,7 @@ pub(super) unsafe fn quant_lines<S: RowScaledDot, const TABLE: bool>(
                 if TABLE {
                     let at = quants.add($line % 4 * LINE);
                     let low = if $line < 4 { s.load_low_nibbles(at) } else { s.load_high_nibbles(at) };
-                    s.look_up(low, &IQ4_TABLE)
+                    s.look_up(low, table)
                 } else {
                     s.load_bytes(quants.add($line * LINE))
                 }
@@ -66,13 +67,14 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         s: S,
         quants: *const u8,
         factors: *const u8,
-        _groups: usize,
+        layout: &RowScaledStrip,
         to: *mut u8,
     ) {
         // SAFETY: as the caller guarantees.
         unsafe {
             let factors = s.load_bytes(factors);
-            for (line, quants) in quant_lines::<S, TABLE>(s, quants).into_iter().enumerate() {
+            let lines = quant_lines::<S, TABLE>(s, quants, layout.quant.table());
+            for (line, quants) in lines.into_iter().enumerate() {
                 let [even, odd] = expand_line(s, quants, factors);
                 s.store_bytes(even, to.add(2 * line * LINE));
                 s.store_bytes(odd, to.add((2 * line + 1) * LINE));
@@ -99,6 +101,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
             let start = task.operands.weight.add(strip * layout.bytes);
             let units = s.load(start.cast());
             let prefetches = first == 0;
+            let table = layout.quant.table();
             if prefetches {
                 prefetcher.consumed(layout.spans);
             }
@@ -122,7 +125,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                             prefetcher.reads(quants, const { stored_lines(TABLE) } * LINE);
                         }
                         let pairs = s.load_bytes(factors);
-                        let lines = quant_lines::<S, TABLE>(s, quants);
+                        let lines = quant_lines::<S, TABLE>(s, quants, table);
                         macro_rules! dots {
                             ($($line:literal)*) => {$(
                                 let weights = expand_line(s, lines[$line], pairs);

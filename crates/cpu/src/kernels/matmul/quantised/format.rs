@@ -11,7 +11,7 @@
 //! Scales and mins are integers in units of one scale per row; `strip.rs` has their layout.
 
 use base::DType;
-use base::quant::IQ4_VALUES;
+use base::quant::{BlockFormat, Codes, MAX_LEN};
 
 /// Rows of a strip.
 pub(crate) const STRIP: usize = 16;
@@ -29,13 +29,13 @@ pub(crate) enum Quant {
     Five,
     /// Six bits.
     Six,
-    /// Four bits, an index into [`IQ4_TABLE`].
-    Table,
+    /// Four bits, an index into a table of signed bytes.
+    Table(&'static [i8; 16]),
     /// A signed byte.
     Byte,
 }
 
-/// The packed form of a weight format: `weight = scale · (quant - zero) + min`.
+/// The packed form of a block format: `weight = scale · (quant - zero) + min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedFormat {
     pub(crate) quant: Quant,
@@ -48,14 +48,39 @@ pub(crate) struct PackedFormat {
 }
 
 /// Inputs that share the outer scale of a two-level format (ggml's super-block).
-pub(crate) const SUPER_BLOCK: usize = 256;
+pub(crate) const SUPER_BLOCK: usize = MAX_LEN;
 
 impl PackedFormat {
+    /// The packed form of this type; `None` for types that are not quantised.
+    pub(crate) fn of(dtype: DType) -> Option<PackedFormat> {
+        let BlockFormat {
+            codes,
+            group,
+            two_level,
+            mins,
+            ..
+        } = *dtype.format()?;
+        let (quant, zero) = match codes {
+            Codes::Unsigned { bits: 6, zero } => (Quant::Six, zero),
+            Codes::Unsigned { bits: 5, zero } => (Quant::Five, zero),
+            Codes::Unsigned { zero, .. } => (Quant::Nibble, zero),
+            Codes::Signed => (Quant::Byte, 0),
+            Codes::Table(values) => (Quant::Table(values), 0),
+        };
+        Some(PackedFormat {
+            quant,
+            group,
+            two_level_scales: two_level,
+            mins,
+            zero,
+        })
+    }
+
     /// Bytes of the quants of one block of a strip.
     pub(crate) fn block_bytes(&self) -> usize {
         match self.quant {
             Quant::Byte => BLOCK * STRIP,
-            Quant::Nibble | Quant::Table => 4 * LINE,
+            Quant::Nibble | Quant::Table(_) => 4 * LINE,
             Quant::Five => 5 * LINE,
             Quant::Six => 6 * LINE,
         }
@@ -63,25 +88,25 @@ impl PackedFormat {
 
     /// Whether quants are bytes or indices into a table of bytes.
     pub(crate) fn has_byte_quants(&self) -> bool {
-        matches!(self.quant, Quant::Byte | Quant::Table)
+        matches!(self.quant, Quant::Byte | Quant::Table(_))
     }
 }
 
-/// The sixteen values of the IQ4 formats, as bytes.
-pub(crate) const IQ4_TABLE: [u8; 16] = {
-    let mut table = [0; 16];
-    let mut i = 0;
-    while i < 16 {
-        table[i] = IQ4_VALUES[i] as u8;
-        i += 1;
+impl Quant {
+    /// The table that quants index; zeros if they index none.
+    #[inline(always)]
+    pub(super) fn table(self) -> &'static [i8; 16] {
+        match self {
+            Quant::Table(values) => values,
+            _ => &[0; 16],
+        }
     }
-    table
-};
+}
 
 /// Up to sixteen rows of the file, of depth `k`, that become a strip.
 #[derive(Clone, Copy)]
 pub(super) struct StripSource<'a> {
-    pub(super) dtype: DType,
+    pub(super) source: &'static BlockFormat,
     pub(super) format: PackedFormat,
     pub(super) k: usize,
     pub(super) bytes: &'a [u8],

@@ -62,7 +62,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
         s: S,
         quants: *const u8,
         factors: *const u8,
-        groups: usize,
+        layout: &RowScaledStrip,
         to: *mut u8,
     ) {
         // SAFETY: as the caller guarantees.
@@ -70,7 +70,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
             for (line, quants) in block_lines::<S, UPPER>(s, quants).into_iter().enumerate() {
                 s.store_bytes(quants, to.add(line * LINE));
             }
-            for group in 0..groups {
+            for group in 0..layout.block_groups {
                 let pairs = s.load_bytes(factors.add(group * LINE));
                 s.store_bytes(pairs, to.add((8 + group) * LINE));
             }

@@ -74,7 +74,7 @@ pub(super) unsafe fn multiply_vectors(task: StripTask<'_>, isa: Isa) {
     unsafe {
         match (format.quant, format.group) {
             (Quant::Byte, _) => StripKernel::<Bytes<false>, BLOCK>::multiply(task, isa),
-            (Quant::Table, _) => StripKernel::<Bytes<true>, BLOCK>::multiply(task, isa),
+            (Quant::Table(_), _) => StripKernel::<Bytes<true>, BLOCK>::multiply(task, isa),
             (Quant::Five, _) => StripKernel::<Bits<1>, BLOCK>::multiply(task, isa),
             (Quant::Six, _) => StripKernel::<Bits<2>, HALF>::multiply(task, isa),
             (Quant::Nibble, BLOCK) => StripKernel::<Bits<0>, BLOCK>::multiply(task, isa),

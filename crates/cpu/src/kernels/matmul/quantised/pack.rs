@@ -1,13 +1,10 @@
 //! Packs row-scaled strips: group scales and mins become integers in units of one scale per row.
 
 use super::factors::{FactorEncoding, centre, outer_min, outer_scale};
-use super::format::{
-    BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK, StripSource, put_quants,
-};
-use super::quant_block::{QuantBlock, parse_block};
+use super::format::{BLOCK, LINE, PackedFormat, STRIP, SUPER_BLOCK, StripSource, put_quants};
 use super::strip::RowScaledStrip;
 use crate::simd::RowScaledDot;
-use base::DType;
+use base::quant::{BlockFormat, Codes, QuantBlock, half_to_f32};
 
 /// The largest integer of a weight; it leaves headroom for the rounding of scales.
 const MAX_WEIGHT: f32 = 32_700.0;
@@ -17,40 +14,26 @@ const QUANT_RANGE: f32 = 128.0;
 const MAX_OUTER: f64 = 32_767.0;
 
 /// The largest quant of a format.
-fn largest_quant(format: &PackedFormat, dtype: DType) -> f32 {
-    match (format.quant, dtype) {
-        (_, DType::Q2_K) => 3.0,
-        (_, DType::Q3_K) => 7.0,
-        (Quant::Five, _) => 31.0,
-        (Quant::Six, _) => 63.0,
-        (Quant::Byte | Quant::Table, _) => QUANT_RANGE,
-        _ => 15.0,
+fn largest_quant(format: &BlockFormat) -> f32 {
+    match format.codes {
+        Codes::Unsigned { bits, .. } => ((1 << bits) - 1) as f32,
+        Codes::Signed | Codes::Table(_) => QUANT_RANGE,
     }
 }
 
 /// Scale and min of a group, so that a weight is `scale · quant + min`.
-fn group_factors(format: &PackedFormat, block: &QuantBlock, group: usize) -> [f32; 2] {
-    let (mut scale, mut min) = (half(block.scale), half(block.min));
-    if format.two_level_scales {
-        scale *= f32::from(block.scales[group]);
-        min *= f32::from(block.mins[group]);
-    }
-    if !format.mins {
-        min = -scale * format.zero as f32;
-    }
-    [scale, min]
+fn group_factors(rows: &StripSource<'_>, block: &QuantBlock, group: usize) -> [f32; 2] {
+    let [scale, min] = rows.source.factors(block, group);
+    with_zero(&rows.format, scale, min)
 }
 
-/// Converts an f16 to f32, without a branch for finite values.
+/// Scale and min of quants whose zero is not subtracted.
 #[inline(always)]
-fn half(bits: u16) -> f32 {
-    // Corrects the difference of the exponent biases.
-    const SCALE: f32 = f32::from_bits((127 + 112) << 23);
-    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
-    let finite = (f32::from_bits(rest << 13) * SCALE).to_bits();
-    let not_finite = 0x7f80_0000 | rest << 13;
-    let magnitude = if rest < 0x7c00 { finite } else { not_finite };
-    f32::from_bits(sign | magnitude)
+fn with_zero(format: &PackedFormat, scale: f32, min: f32) -> [f32; 2] {
+    match format.mins {
+        true => [scale, min],
+        false => [scale, -scale * format.zero as f32],
+    }
 }
 
 /// Packs a strip of up to sixteen rows.
@@ -59,37 +42,25 @@ pub(super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut
     // The fast path needs all sixteen rows, within 2 GiB of each other.
     let len = rows.bytes.len();
     let whole = len == STRIP * rows.row_bytes && i32::try_from(len).is_ok();
-    match rows.dtype {
-        DType::Q4_0 if whole => {
-            let factors = |bits: u32| {
-                let scale = half(bits as u16);
-                [scale, -scale * rows.format.zero as f32]
-            };
-            pack_lines(s, rows, 2, factors, out);
-        }
-        DType::Q4_1 if whole => {
-            let factors = |bits: u32| [half(bits as u16), half((bits >> 16) as u16)];
-            pack_lines(s, rows, 4, factors, out);
-        }
+    match rows.source.nibbles_at {
+        Some(at) if whole => pack_lines(s, rows, at, out),
         _ => pack_rows(rows, out),
     }
 }
 
-/// Packs sixteen rows of less than 2 GiB together, line by line. Their blocks must start with the factors and store the
-/// quants in the order of a strip's lines.
+/// Packs sixteen rows of less than 2 GiB together, line by line. Their blocks must start with the f16 scale and
+/// min, and have their quants at `quants_at` in the order of a strip's lines.
 #[inline(always)]
-fn pack_lines<S: RowScaledDot>(
-    s: S,
-    rows: StripSource<'_>,
-    quants_at: usize,
-    factors: impl Fn(u32) -> [f32; 2],
-    out: &mut [u8],
-) {
+fn pack_lines<S: RowScaledDot>(s: S, rows: StripSource<'_>, quants_at: usize, out: &mut [u8]) {
     let layout = RowScaledStrip::new(&rows.format, rows.k);
-    let (dtype, format) = (rows.dtype, rows.format);
-    let (bytes, blocks) = (dtype.block_bytes(), rows.k / BLOCK);
+    let (bytes, blocks) = (rows.source.bytes, rows.k / BLOCK);
+    let most = largest_quant(rows.source);
+    let format = rows.format;
     let (rows, row_bytes) = (rows.bytes, rows.row_bytes);
-    let most = largest_quant(&format, dtype);
+    let factors = |bits: u32| {
+        let (scale, min) = (half_to_f32(bits as u16), half_to_f32((bits >> 16) as u16));
+        with_zero(&format, scale, min)
+    };
     let mut largest = [0; STRIP];
     let mut bits = vec![[0u8; LINE]; blocks];
     assert!(
@@ -134,12 +105,12 @@ fn pack_lines<S: RowScaledDot>(
 /// Packs rows one after the other.
 fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
     let StripSource {
-        dtype, format, k, ..
+        source, format, k, ..
     } = rows;
     let layout = RowScaledStrip::new(&format, k);
-    let (len, bytes) = (dtype.block_len(), dtype.block_bytes());
+    let (len, bytes) = (source.len, source.bytes);
     let (row_blocks, count) = (len / BLOCK, len / format.group);
-    let limits = (largest_quant(&format, dtype), centre(&format));
+    let limits = (largest_quant(source), centre(&format));
     debug_assert!(
         rows.bytes.len() <= STRIP * rows.row_bytes,
         "at most a strip of rows"
@@ -148,12 +119,12 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
     for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
         let mut largest = 0;
         for (i, (bytes, block)) in row.chunks(bytes).zip(&mut blocks).enumerate() {
-            parse_block(dtype, bytes, block);
+            (source.unpack)(bytes, block);
             for group in 0..count {
-                let factors = group_factors(&format, block, group);
+                let factors = group_factors(&rows, block, group);
                 largest = max_magnitude_bits(factors, limits.0).max(largest);
             }
-            let quants = block.quants[..len].as_chunks::<BLOCK>().0;
+            let quants = block.codes[..len].as_chunks::<BLOCK>().0;
             for (j, quants) in quants.iter().enumerate() {
                 let at = layout.quants(i * row_blocks + j);
                 put_quants(format, quants, r, &mut out[at..][..layout.block_bytes]);
@@ -174,12 +145,12 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
                     put_two_levels(&layout, block, inverse, i, r, out);
                 }
                 FactorEncoding::Pairs | FactorEncoding::Scales => {
-                    let factors = group_factors(&format, block, 0);
+                    let factors = group_factors(&rows, block, 0);
                     put_factors(&layout, factors, limits, inverse, i, r, out);
                 }
                 FactorEncoding::Multipliers => {
                     for group in 0..count {
-                        let [scale, _] = group_factors(&format, block, group);
+                        let [scale, _] = group_factors(&rows, block, group);
                         let factor = [scale * QUANT_RANGE, 0.0];
                         put_factors(
                             &layout,
@@ -232,7 +203,7 @@ fn put_two_levels(
     let groups = SUPER_BLOCK / layout.group;
     // A broken value becomes zero, as all integers of its row.
     let integer = |value: f64| (value.round() as i16).to_le_bytes();
-    let step = |bits: u16| f64::from(half(bits)) * inverse;
+    let step = |factor: f32| f64::from(factor) * inverse;
     match layout.encoding {
         FactorEncoding::TwoLevelPairs => {
             for group in 0..groups {
@@ -257,8 +228,8 @@ fn put_two_levels(
 /// The row's scale, or a larger one where an outer factor would not fit 16 bits.
 fn widest_unit(unit: f32, encoding: FactorEncoding, blocks: &[QuantBlock]) -> f32 {
     let needed = |block: &QuantBlock| {
-        let scale = outer_scale(encoding, f64::from(half(block.scale)));
-        let min = outer_min(f64::from(half(block.min)));
+        let scale = outer_scale(encoding, f64::from(block.scale));
+        let min = outer_min(f64::from(block.min));
         (scale.abs().max(min.abs()) / MAX_OUTER) as f32
     };
     let needed = blocks.iter().map(needed);
@@ -314,15 +285,6 @@ fn to_row_units(scale: f32, min: f32, most: f32, centre: i32, inverse: f64) -> [
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn half_equals_the_half_crate() {
-        for bits in 0..=u16::MAX {
-            let (found, expected) = (half(bits), half::f16::from_bits(bits).to_f32());
-            let same = found.to_bits() == expected.to_bits();
-            assert!(same || found.is_nan() && expected.is_nan(), "{bits:#x}");
-        }
-    }
 
     #[test]
     fn scales_and_mins_are_the_nearest_integers() {

@@ -24,7 +24,7 @@ pub enum PackedWeightKind {
     /// A weight is `quant · factor / 128`, rounded to the nearest integer (halves up), in units of one scale per row. A
     /// quant is a signed byte; 32 inputs share a factor.
     ByteQuants {
-        /// Whether quants are four bits that index the table of the IQ4 formats.
+        /// Whether quants are four bits that index the values of the format.
         is_table: bool,
     },
 }
@@ -45,8 +45,8 @@ impl PackedWeightKind {
             Quant::Nibble => row_scaled(4, centre(&format)),
             Quant::Five => row_scaled(5, centre(&format)),
             Quant::Six => row_scaled(6, centre(&format)),
-            Quant::Table | Quant::Byte => PackedWeightKind::ByteQuants {
-                is_table: format.quant == Quant::Table,
+            Quant::Table(_) | Quant::Byte => PackedWeightKind::ByteQuants {
+                is_table: format.quant != Quant::Byte,
             },
         })
     }
@@ -113,9 +113,9 @@ fn plain_strip(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainSt
                 Quant::Nibble => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
                 Quant::Five => plain_block::<1>(&mut reader, block_lines::<Generic, 1>),
                 Quant::Six => plain_block::<2>(&mut reader, block_lines::<Generic, 2>),
-                Quant::Byte => plain_block::<0>(&mut reader, quant_lines::<Generic, false>),
+                Quant::Byte => plain_block::<0>(&mut reader, byte_lines),
                 // The indices themselves.
-                Quant::Table => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
+                Quant::Table(_) => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
             }
         };
         let quant = |i: usize, r: usize| lines[i / 4][4 * r + i % 4];
@@ -123,6 +123,15 @@ fn plain_strip(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainSt
             .extend((0..BLOCK).map(|i| std::array::from_fn(|r| quant(i, r))));
         out.factors.extend(&factors[..layout.block_groups]);
     }
+}
+
+/// The lines of a block whose quants are bytes.
+///
+/// # Safety
+/// The block must be readable.
+unsafe fn byte_lines(s: Generic, quants: *const u8) -> [[u8; LINE]; 8] {
+    // SAFETY: as the caller guarantees.
+    unsafe { quant_lines::<Generic, false>(s, quants, Quant::Byte.table()) }
 }
 
 /// The lines of the next block's quants, and its factors.

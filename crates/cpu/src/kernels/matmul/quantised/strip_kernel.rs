@@ -16,7 +16,7 @@ pub(super) trait StripMicrokernel {
     /// Lines of an unpacked block, at most [`MAX_UNPACKED_LINES`].
     const UNPACKED_LINES: usize;
 
-    /// Unpacks a block with the factors of its groups, `groups` lines, to the form that [`multiply`](Self::multiply) reads.
+    /// Unpacks a block with the factors of its groups to the form that [`multiply`](Self::multiply) reads.
     ///
     /// # Safety
     /// The block and its factors must be readable, and `UNPACKED_LINES` lines be writable.
@@ -24,7 +24,7 @@ pub(super) trait StripMicrokernel {
         s: S,
         quants: *const u8,
         factors: *const u8,
-        groups: usize,
+        layout: &RowScaledStrip,
         to: *mut u8,
     );
 
@@ -131,7 +131,7 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
                 if let Some(prefetcher) = &mut prefetcher {
                     prefetcher.reads(quants, layout.block_bytes);
                 }
-                M::unpack_block(s, quants, factors, layout.block_groups, to);
+                M::unpack_block(s, quants, factors, layout, to);
                 to = to.add(M::UNPACKED_LINES * LINE);
                 quants = quants.add(blocks.quants_stride);
                 factors = factors.add(blocks.factors_stride);

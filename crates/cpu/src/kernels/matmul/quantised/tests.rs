@@ -130,7 +130,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                             Quant::Nibble => 9.0,
                             Quant::Five => 18.0,
                             Quant::Six => 24.0,
-                            Quant::Table | Quant::Byte => 1.1,
+                            Quant::Table(_) | Quant::Byte => 1.1,
                         };
                         let rounding = tallest / 32_700.0 * units;
                         let steps: f32 = x

@@ -241,7 +241,7 @@ pub(super) unsafe fn expand_inputs(
             Quant::Five => expand::<ExpandBits<1>>(s, reader, prefetcher, inputs, to),
             Quant::Six => expand::<ExpandBits<2>>(s, reader, prefetcher, inputs, to),
             Quant::Byte => expand::<ExpandBytes<false>>(s, reader, prefetcher, inputs, to),
-            Quant::Table => expand::<ExpandBytes<true>>(s, reader, prefetcher, inputs, to),
+            Quant::Table(_) => expand::<ExpandBytes<true>>(s, reader, prefetcher, inputs, to),
         }
     }
 }
@@ -250,12 +250,17 @@ pub(super) unsafe fn expand_inputs(
 trait ExpandBlock {
     /// Lines of a block's quants.
     const LINES: usize;
-    /// Expands a block to eight lines of high bytes and, a tile further, eight lines of low bytes. `later` is the offset of
-    /// the factors of the block's second half.
+    /// Expands a block to eight lines of high bytes and, a tile further, eight lines of low bytes.
     ///
     /// # Safety
     /// The block and its factors must be readable, and the lines writable.
-    unsafe fn block(s: S, quants: *const u8, factors: *const u8, later: usize, to: *mut u8);
+    unsafe fn block(
+        s: S,
+        layout: &RowScaledStrip,
+        quants: *const u8,
+        factors: *const u8,
+        to: *mut u8,
+    );
     /// As [`StripReader::next`].
     ///
     /// # Safety
@@ -276,8 +281,16 @@ impl<const UPPER: usize> ExpandBlock for ExpandBits<UPPER> {
     }
 
     #[inline(always)]
-    unsafe fn block(s: S, quants: *const u8, factors: *const u8, later: usize, to: *mut u8) {
+    unsafe fn block(
+        s: S,
+        layout: &RowScaledStrip,
+        quants: *const u8,
+        factors: *const u8,
+        to: *mut u8,
+    ) {
         let centre = const { CENTRES[UPPER] as i16 };
+        // The factors of the block's second half.
+        let later = (layout.block_groups - 1) * LINE;
         // SAFETY: as the caller guarantees.
         unsafe {
             let lines = block_lines::<S, UPPER>(s, quants);
@@ -300,10 +313,16 @@ impl<const TABLE: bool> ExpandBlock for ExpandBytes<TABLE> {
     }
 
     #[inline(always)]
-    unsafe fn block(s: S, quants: *const u8, factors: *const u8, _: usize, to: *mut u8) {
+    unsafe fn block(
+        s: S,
+        layout: &RowScaledStrip,
+        quants: *const u8,
+        factors: *const u8,
+        to: *mut u8,
+    ) {
         // SAFETY: as the caller guarantees.
         unsafe {
-            let lines = quant_lines::<S, TABLE>(s, quants);
+            let lines = quant_lines::<S, TABLE>(s, quants, layout.quant.table());
             let factors = s.load_bytes(factors);
             for line in 0..8 {
                 let words = expand_line(s, lines[line], factors);
@@ -326,7 +345,7 @@ unsafe fn expand<E: ExpandBlock>(
     to: *mut u8,
 ) {
     const HALF: usize = TILE_ROWS / 2 * LINE;
-    let later = (BLOCK / reader.layout().group - 1) * LINE;
+    let layout = reader.layout();
     let all = inputs / BLOCK;
     let mut block = 0;
     // SAFETY: as the caller guarantees.
@@ -342,7 +361,7 @@ unsafe fn expand<E: ExpandBlock>(
                     prefetcher.reads(quants, E::LINES * LINE);
                 }
                 let to = to.add(block / 2 * STEP + block % 2 * HALF);
-                E::block(s, quants, factors, later, to);
+                E::block(s, &layout, quants, factors, to);
                 quants = quants.add(blocks.quants_stride);
                 factors = factors.add(blocks.factors_stride);
                 block += 1;

@@ -31,7 +31,7 @@ impl WeightSource<'_> {
         let first = strip * STRIP;
         let count = STRIP.min(self.n - first);
         let rows = StripSource {
-            dtype: self.dtype,
+            source: self.dtype.format().expect("a quantised type"),
             format: self.format,
             k: self.k,
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],

@@ -356,6 +356,8 @@ fn layouts_are_those_of_the_version() {
         ("q6_k", 0x0295_c962_2594_2717),
         ("iq4_nl", 0xc091_d299_e59a_a008),
         ("iq4_xs", 0xa65a_f2dc_abda_7fb0),
+        ("mxfp4", 0x7948_c164_9567_91f3),
+        ("iq2_xxs", 0xa7de_2323_450c_6dc4),
     ];
     assert_eq!(VERSION, 4);
     assert_eq!(sums, layouts);
