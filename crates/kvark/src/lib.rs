@@ -49,9 +49,10 @@ pub mod generate {
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, DecodeContext,
-        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Generator, PausedGeneration,
-        PromptPrefix, Runner, RunnerOptions, Sampler, SamplerOptions, Score, SequenceHandle,
-        Timings, common_prefix_len, generate, sequence_breakers,
+        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Generator, NumberRange,
+        OptionKind, OptionValue, PausedGeneration, PromptPrefix, Runner, RunnerOptions,
+        SAMPLING_OPTIONS, Sampler, SamplerOptions, SamplingOption, Score, SequenceHandle, Timings,
+        common_prefix_len, generate, random_seed, sequence_breakers,
     };
 }
 

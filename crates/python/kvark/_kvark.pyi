@@ -43,10 +43,18 @@ class _SamplingOptions(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     typical_p: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
     repeat_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
     repeat_last_n: int | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: str | Sequence[str] | None
+    samplers: str | Sequence[str] | None
     seed: int | None
     logit_bias: Mapping[int, float] | None
 

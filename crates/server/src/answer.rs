@@ -3,6 +3,8 @@
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::registry::LoadedModel;
+use crate::sampling;
+use kvark::Model;
 use kvark::engine::{
     CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
 };
@@ -33,60 +35,9 @@ impl GenerationParameters {
     /// Reads sampling parameters, stop strings and limits, with OpenAI's and llama.cpp's names.
     pub(crate) fn read(
         fields: &mut Fields,
-        defaults: SamplerOptions,
+        model: &Model,
     ) -> Result<GenerationParameters, ApiError> {
-        let mut sampling = defaults;
-        let set = |target: &mut f32, value: Option<f32>| *target = value.unwrap_or(*target);
-        set(
-            &mut sampling.temperature,
-            fields.number("temperature", 0.0..=100.0)?,
-        );
-        set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
-        set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
-        set(
-            &mut sampling.typical_p,
-            fields.number("typical_p", 0.0..=1.0)?,
-        );
-        set(
-            &mut sampling.frequency_penalty,
-            fields.number("frequency_penalty", -2.0..=2.0)?,
-        );
-        set(
-            &mut sampling.presence_penalty,
-            fields.number("presence_penalty", -2.0..=2.0)?,
-        );
-        set(
-            &mut sampling.repeat_penalty,
-            fields.number("repeat_penalty", 0.01..=100.0)?,
-        );
-        if let Some(n) = fields.integer("repeat_last_n", 0..=1 << 20)? {
-            sampling.repeat_last_n = n as usize;
-        }
-        if let Some(n) = fields.integer("top_k", 0..=1 << 20)? {
-            sampling.top_k = n as usize;
-        }
-        sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
-            Some(seed) => seed as u64,
-            None => random_seed(),
-        };
-        if let Some(bias) = fields.object("logit_bias")? {
-            for (token, value) in bias {
-                let id = token.parse::<u32>().map_err(|_| {
-                    ApiError::parameter("logit_bias", format!("{token:?} is not a token id"))
-                })?;
-                let value = value.as_f64().filter(|v| (-100.0..=100.0).contains(v));
-                let value = value.ok_or_else(|| {
-                    ApiError::parameter("logit_bias", "a bias is a number between -100 and 100")
-                })?;
-                // OpenAI's -100 bans a token.
-                let value = if value <= -100.0 {
-                    f64::NEG_INFINITY
-                } else {
-                    value
-                };
-                sampling.logit_bias.push((id, value as f32));
-            }
-        }
+        let sampling = model.sampling(|options| sampling::read(fields, options))?;
         let stop = fields.strings("stop")?;
         if stop.len() > 16 || stop.iter().any(|text| text.len() > 1024) {
             let limits = "at most 16 strings of at most 1024 bytes";
@@ -146,12 +97,6 @@ pub fn spec_object(stats: &SpecStats) -> Value {
         "propose_ms": stats.propose_time.as_secs_f64() * 1e3,
         "verify_ms": stats.verify_time.as_secs_f64() * 1e3,
     })
-}
-
-/// A seed that differs from request to request.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(Instant::now())
 }
 
 /// The generations of a request, one for each choice. Dropping it cancels them.

@@ -175,8 +175,7 @@ pub(crate) async fn create(
     };
     let model = app.chat_model(model, conversation.as_deref(), &owner);
     let model = model.await?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let mut parameters = GenerationParameters::read(&mut fields, &model.model)?;
     let most = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
     let most = fields.integer("max_tokens", 1..=i64::MAX)?.or(most);
     parameters.options.max_tokens = most.map(|n| n as usize);

@@ -32,8 +32,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
     let include_usage = read_stream_options(&mut fields)?;
     let logprobs = fields.integer("logprobs", 0..=20)?.map(|n| n as usize);
     let format = OutputFormat::read(&mut fields, &ToolChoice::Auto, &[])?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let mut parameters = GenerationParameters::read(&mut fields, &model.model)?;
     let most = fields.integer("max_tokens", 0..=i64::MAX)?;
     let most = fields.integer("n_predict", 0..=i64::MAX)?.or(most);
     parameters.options.max_tokens = Some(most.unwrap_or(DEFAULT_TOKENS) as usize);

@@ -26,6 +26,7 @@ mod options;
 mod page;
 mod registry;
 mod responses;
+mod sampling;
 mod sse;
 mod tokenize;
 

@@ -128,8 +128,7 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     }
     let model = app.chat_model(model, conversation.as_deref(), &owner);
     let model = model.await?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let mut parameters = GenerationParameters::read(&mut fields, &model.model)?;
     parameters.options.max_tokens = Some(most as usize);
     parameters.options.stop.extend(stops);
     fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;

@@ -76,8 +76,15 @@ pub fn document() -> Value {
             &["messages"],
         ),
     ];
-    for (path, id, summary, parameters, required) in generating {
-        add(path, "post", post(id, summary, &parameters, required, &[]));
+    for (index, (path, id, summary, parameters, required)) in generating.into_iter().enumerate() {
+        let mut operation = post(id, summary, &parameters, required, &[]);
+        let place = "/requestBody/content/application~1json/schema/properties";
+        if index < 4
+            && let Some(Value::Object(properties)) = operation.pointer_mut(place)
+        {
+            properties.extend(crate::sampling::properties());
+        }
+        add(path, "post", operation);
     }
     for (path, id, summary) in [
         ("/health", "health", "Whether the server answers"),
@@ -310,57 +317,6 @@ fn generation() -> Vec<Parameter> {
     vec![
         ("model", string(), "The model; the default one if left out"),
         ("stream", boolean(), "Answer as server-sent events"),
-        (
-            "temperature",
-            number(0.0, 100.0),
-            "0 always takes the most likely token",
-        ),
-        (
-            "top_p",
-            number(0.0, 1.0),
-            "Sample from the most likely tokens with this probability together",
-        ),
-        (
-            "top_k",
-            integer(0),
-            "Sample from this many tokens; 0 for all",
-        ),
-        (
-            "min_p",
-            number(0.0, 1.0),
-            "Sample from tokens with this probability relative to the most likely one",
-        ),
-        ("typical_p", number(0.0, 1.0), "Locally typical sampling"),
-        (
-            "frequency_penalty",
-            number(-2.0, 2.0),
-            "Subtracted for every occurrence of a token",
-        ),
-        (
-            "presence_penalty",
-            number(-2.0, 2.0),
-            "Subtracted once for a token that occurred",
-        ),
-        (
-            "repeat_penalty",
-            number(0.01, 100.0),
-            "Divides the logits of recent tokens",
-        ),
-        (
-            "repeat_last_n",
-            integer(0),
-            "How many recent tokens are penalised",
-        ),
-        (
-            "logit_bias",
-            json!({ "type": "object", "additionalProperties": number(-100.0, 100.0) }),
-            "Added to the logits of token ids; -100 bans a token",
-        ),
-        (
-            "seed",
-            json!({ "type": "integer" }),
-            "Seed of the random numbers",
-        ),
         (
             "n",
             json!({ "type": "integer", "minimum": 1, "maximum": 128 }),

@@ -60,8 +60,7 @@ pub(crate) async fn create(
     let conversation = fields.string("conversation")?;
     let model = app.chat_model(model, conversation.as_deref(), &owner);
     let model = model.await?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
+    let mut parameters = GenerationParameters::read(&mut fields, &model.model)?;
     let most = fields.integer("max_output_tokens", 1..=i64::MAX)?;
     parameters.options.max_tokens = most.map(|n| n as usize);
     let ignored = [IGNORED, &["include", "max_tool_calls"]].concat();

@@ -117,6 +117,6 @@ fn what_the_flags_do_not_take_is_named() {
     let error = folder
         .run(&["run", tiny, "-p", "a", "--logit-bias", "64+1"])
         .error();
-    let says = "logit-bias: token id 64 is outside the model's vocabulary of 64";
+    let says = "logit_bias: token id 64 is outside the model's vocabulary of 64";
     assert!(error.contains(says), "{error}");
 }

@@ -1,10 +1,23 @@
 //! Top-k: the candidates are the k most likely tokens.
 
-use super::candidates::Candidate;
+use super::SamplerOptions;
+use super::candidates::Candidates;
+use super::chain::{Effect, Link};
+use super::random::Random;
 
-/// Fills `list` with the `k` most likely tokens, the most likely first; with all of them if `k` is 0.
-pub(super) fn fill(list: &mut Vec<Candidate>, logits: &[f32], k: usize) {
-    list.clear();
-    let k = if k == 0 { logits.len() } else { k };
-    backend::best_tokens(list, logits, k);
+#[derive(Clone)]
+struct TopK(usize);
+
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    (options.top_k > 0).then(|| Box::new(TopK(options.top_k)) as _)
+}
+
+impl Link for TopK {
+    fn apply(&mut self, candidates: &mut Candidates<'_>, _: &[u32], _: &mut Random) {
+        candidates.select(self.0);
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::TopK(self.0)
+    }
 }
