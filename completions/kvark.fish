@@ -112,6 +112,9 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l min-p -d 'Sample fro
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l typical -l typical-p -d 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mirostat -d 'Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mirostat-ent -d 'Mirostat: the surprise of tokens to reach, in bits [default: 5]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mirostat-lr -d 'Mirostat: how fast the limit of the surprise follows [default: 0.1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n: divides positive and multiplies negative logits; 1 for none [default: that of genai_config.json, or 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l frequency-penalty -d 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l presence-penalty -d 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]' -r
@@ -192,6 +195,9 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l min-p -d 'Sample fr
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l typical -l typical-p -d 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mirostat -d 'Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mirostat-ent -d 'Mirostat: the surprise of tokens to reach, in bits [default: 5]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mirostat-lr -d 'Mirostat: how fast the limit of the surprise follows [default: 0.1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n: divides positive and multiplies negative logits; 1 for none [default: that of genai_config.json, or 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l frequency-penalty -d 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l presence-penalty -d 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]' -r

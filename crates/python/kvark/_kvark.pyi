@@ -38,6 +38,7 @@ class _SamplingOptions(TypedDict, total=False):
     max_tokens: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | None
+    # The sampler's options.
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -45,6 +46,9 @@ class _SamplingOptions(TypedDict, total=False):
     typical_p: float | None
     xtc_probability: float | None
     xtc_threshold: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
     repeat_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
@@ -55,8 +59,8 @@ class _SamplingOptions(TypedDict, total=False):
     dry_penalty_last_n: int | None
     dry_sequence_breakers: str | Sequence[str] | None
     samplers: str | Sequence[str] | None
-    seed: int | None
     logit_bias: Mapping[int, float] | None
+    seed: int | None
 
 @type_check_only
 class _EngineOptions(_SamplingOptions, total=False):

@@ -8,6 +8,7 @@ mod chain;
 mod dry;
 mod logit_bias;
 mod min_p;
+mod mirostat;
 mod penalties;
 mod random;
 mod sequence_breakers;
@@ -36,7 +37,7 @@ static STAGES: &[Stage] = &[
     Stage::new("top_p", &["nucleus"], top_p::link),
     Stage::new("min_p", &[], min_p::link),
     Stage::new("xtc", &[], xtc::link),
-    Stage::new("temperature", &["temp"], temperature::link),
+    Stage::new(temperature::NAME, &["temp"], temperature::link),
 ];
 
 sampling_options! {
@@ -55,6 +56,12 @@ sampling_options! {
     xtc_probability: f32 = 0.0, Number(FRACTION), "P";
     /// XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none
     xtc_threshold: f32 = 0.1, Number(FRACTION), "P";
+    /// Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none
+    mirostat: usize = 0, Choice(&[0, 2]), "N";
+    /// Mirostat: the surprise of tokens to reach, in bits
+    mirostat_tau: f32 = 5.0, Number(at_least(0.0)), "N".with_flag("mirostat-ent");
+    /// Mirostat: how fast the limit of the surprise follows
+    mirostat_eta: f32 = 0.1, Number(at_least(0.0)), "N".with_flag("mirostat-lr");
     /// Penalty on tokens among the last `repeat_last_n`: divides positive and multiplies negative logits; 1 for none
     repeat_penalty: f32 = 1.0, Number(POSITIVE), "X".with_default_file("genai_config.json");
     /// Penalty for each occurrence of a token among the last `repeat_last_n`; 0 for none

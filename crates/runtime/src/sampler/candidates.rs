@@ -92,6 +92,20 @@ impl<'a> Candidates<'a> {
         Some(&mut candidate.logit)
     }
 
+    /// The logits of all candidates. One that is not a number is negative infinity.
+    pub(super) fn logits(&self) -> impl Iterator<Item = f32> {
+        let number = |logit: f32| match logit.is_nan() {
+            true => f32::NEG_INFINITY,
+            false => logit,
+        };
+        let row = self.row().unwrap_or(&[]).iter().copied();
+        let list = match self.source {
+            Source::List => &self.list[..],
+            _ => &[],
+        };
+        row.map(number).chain(list.iter().map(|c| c.logit))
+    }
+
     /// Divides all logits by a positive number.
     pub(super) fn divide(&mut self, by: f32) {
         match self.row_mut() {
@@ -106,6 +120,21 @@ impl<'a> Candidates<'a> {
             Source::List => self.list().truncate(k),
             Source::Row(row) => select(&mut self.list, row, k),
             Source::Changed => select(&mut self.list, &self.changed, k),
+        }
+        self.source = Source::List;
+    }
+
+    /// Keeps the tokens whose logits are at least `least`; the most likely one if there are none.
+    pub(super) fn keep_at_least(&mut self, least: f64) {
+        match self.source {
+            Source::List => {
+                let list = self.list();
+                let kept = list.iter().take_while(|c| f64::from(c.logit) >= least);
+                let kept = kept.count().max(1);
+                list.truncate(kept);
+            }
+            Source::Row(row) => select_at_least(&mut self.list, row, least),
+            Source::Changed => select_at_least(&mut self.list, &self.changed, least),
         }
         self.source = Source::List;
     }
@@ -125,4 +154,16 @@ impl<'a> Candidates<'a> {
 fn select(list: &mut Vec<Candidate>, row: &[f32], k: usize) {
     list.clear();
     backend::best_tokens(list, row, k);
+}
+
+fn select_at_least(list: &mut Vec<Candidate>, row: &[f32], least: f64) {
+    list.clear();
+    let kept = (0..)
+        .zip(row)
+        .filter(|(_, logit)| f64::from(**logit) >= least);
+    list.extend(kept.map(|(id, logit)| Candidate { id, logit: *logit }));
+    match list.is_empty() {
+        true => select(list, row, 1),
+        false => list.sort_unstable_by(Candidate::best_first),
+    }
 }

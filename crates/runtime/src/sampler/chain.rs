@@ -2,7 +2,7 @@
 
 use super::candidates::{Candidate, Candidates, Scratch};
 use super::random::Random;
-use super::{STAGES, SamplerOptions, logit_bias, temperature};
+use super::{STAGES, SamplerOptions, logit_bias, mirostat, temperature};
 use backend::{RowOutputs, Wanted};
 
 /// A sampler of the chain, with its state.
@@ -45,6 +45,31 @@ impl Clone for Box<dyn Link> {
     fn clone(&self) -> Self {
         (**self).boxed_clone()
     }
+}
+
+/// A link without a memory of what was drawn.
+#[derive(Clone)]
+struct ApplyLink<F>(Effect, F);
+
+impl<F> Link for ApplyLink<F>
+where
+    F: FnMut(&mut Candidates<'_>, &[u32], &mut Random) + Clone + Send + Sync + 'static,
+{
+    fn apply(&mut self, candidates: &mut Candidates<'_>, history: &[u32], random: &mut Random) {
+        (self.1)(candidates, history, random);
+    }
+
+    fn effect(&self) -> Effect {
+        self.0
+    }
+}
+
+/// A link that applies a function to the candidates, the history and the random numbers.
+pub(super) fn link<F>(effect: Effect, apply: F) -> Option<Box<dyn Link>>
+where
+    F: FnMut(&mut Candidates<'_>, &[u32], &mut Random) + Clone + Send + Sync + 'static,
+{
+    Some(Box::new(ApplyLink(effect, apply)))
 }
 
 /// A link of its options; `None` if they turn it off.
@@ -120,7 +145,8 @@ impl Sampler {
         &self.options
     }
 
-    /// Changes the options of later samples. The sequence of random numbers goes on unless the seed is another one.
+    /// Changes the options of later samples. The sequence of random numbers goes on unless the seed is another one; Mirostat
+    /// begins again.
     pub fn set_options(&mut self, options: SamplerOptions) {
         if options.seed != self.options.seed {
             self.random = Random::new(options.seed);
@@ -131,20 +157,25 @@ impl Sampler {
 
     fn make_links(&mut self) {
         let options = &self.options;
+        let is_temperature = |stage: &&Stage| stage.name == temperature::NAME;
+        let mirostat = mirostat::link(options);
         let stages = options.samplers.iter().filter_map(|name| Stage::find(name));
-        let mut stages: Vec<(MakeLink, Box<dyn Link>)> = stages
-            .filter_map(|stage| Some((stage.make, (stage.make)(options)?)))
+        let stages = stages.filter_map(|stage| Some((stage, (stage.make)(options)?)));
+        // Mirostat takes the place of all that remove tokens.
+        let mut stages: Vec<(&Stage, Box<dyn Link>)> = stages
+            .filter(|(stage, link)| {
+                mirostat.is_none() || is_temperature(stage) || link.effect() == Effect::Adjusts
+            })
             .collect();
         // A temperature at the end is part of the draw.
-        let is_temperature =
-            |make: MakeLink| std::ptr::fn_addr_eq(make, temperature::link as MakeLink);
-        let ends_with_it = stages.last().is_some_and(|(make, _)| is_temperature(*make));
-        self.temperature = match ends_with_it {
+        let last = stages.last().map(|(stage, _)| *stage);
+        let is_drawn = mirostat.is_none() && last.as_ref().is_some_and(is_temperature);
+        self.temperature = match is_drawn {
             true => options.temperature,
             false => 1.0,
         };
-        stages.truncate(stages.len() - usize::from(ends_with_it));
-        let links = stages.into_iter().map(|(_, link)| link);
+        stages.truncate(stages.len() - usize::from(is_drawn));
+        let links = stages.into_iter().map(|(_, link)| link).chain(mirostat);
         self.links = logit_bias::link(options).into_iter().chain(links).collect();
         self.takes_the_best = self.cannot_leave_the_best();
     }

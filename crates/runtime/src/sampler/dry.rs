@@ -3,8 +3,7 @@
 
 use super::SamplerOptions;
 use super::candidates::Candidates;
-use super::chain::{Effect, Link};
-use super::random::Random;
+use super::chain::{self, Effect, Link};
 use std::collections::HashMap;
 
 /// The DRY stage with its sequence breakers and scratch.
@@ -25,25 +24,10 @@ pub(super) struct DryPenalty {
 }
 
 pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
-    DryPenalty::new(options).map(|dry| Box::new(dry) as _)
-}
-
-impl Link for DryPenalty {
-    /// Subtracts the penalties of the tokens that would extend a repetition.
-    fn apply(&mut self, candidates: &mut Candidates<'_>, history: &[u32], _: &mut Random) {
-        self.find_repetitions(history);
-        for (id, length) in &self.longest {
-            if let Some(logit) = candidates.logit_mut(*id) {
-                let beyond = (length - self.allowed_length) as f32;
-                let penalty = self.multiplier * self.base.powf(beyond);
-                *logit -= penalty.min(f32::MAX);
-            }
-        }
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::Adjusts
-    }
+    let mut dry = DryPenalty::new(options)?;
+    chain::link(Effect::Adjusts, move |candidates, history, _| {
+        dry.apply(candidates, history)
+    })
 }
 
 impl DryPenalty {
@@ -71,6 +55,18 @@ impl DryPenalty {
             matches: Vec::new(),
             longest: HashMap::new(),
         })
+    }
+
+    /// Subtracts the penalties of the tokens that would extend a repetition.
+    pub(super) fn apply(&mut self, candidates: &mut Candidates<'_>, history: &[u32]) {
+        self.find_repetitions(history);
+        for (id, length) in &self.longest {
+            if let Some(logit) = candidates.logit_mut(*id) {
+                let beyond = (length - self.allowed_length) as f32;
+                let penalty = self.multiplier * self.base.powf(beyond);
+                *logit -= penalty.min(f32::MAX);
+            }
+        }
     }
 
     /// Fills `longest`.

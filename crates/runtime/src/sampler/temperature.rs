@@ -1,31 +1,18 @@
 //! Temperature and the draw: logits divided by the temperature, then one candidate by its probability.
 
 use super::SamplerOptions;
-use super::candidates::{Candidate, Candidates};
-use super::chain::{Effect, Link};
-use super::random::Random;
+use super::candidates::Candidate;
+use super::chain::{self, Effect, Link};
+
+/// The name of this sampler.
+pub(super) const NAME: &str = "temperature";
 
 /// A temperature before other links. The last link's temperature is part of the draw.
-#[derive(Clone)]
-struct Temperature(f32);
-
 pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
-    Some(Box::new(Temperature(options.temperature)))
-}
-
-impl Link for Temperature {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _: &[u32], _: &mut Random) {
-        match self.0 > 0.0 {
-            true => candidates.divide(self.0),
-            false => candidates.select(1),
-        }
-    }
-
-    fn effect(&self) -> Effect {
-        match self.0 > 0.0 {
-            true => Effect::Adjusts,
-            false => Effect::TopK(1),
-        }
+    match options.temperature {
+        1.0 => None,
+        t if t > 0.0 => chain::link(Effect::Adjusts, move |list, _, _| list.divide(t)),
+        _ => chain::link(Effect::TopK(1), |list, _, _| list.select(1)),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::candidates::{Candidate, Candidates, Scratch, relative};
 use super::chain::Link;
-use super::dry::DryPenalty;
 use super::random::Random;
 use super::*;
 use backend::{StepOutputs, Wanted};
@@ -62,9 +61,11 @@ fn all(logits: &[f32]) -> Vec<Candidate> {
 }
 
 /// The logits after a link that changes them.
-fn adjusted(link: &mut dyn Link, logits: &[f32], history: &[u32]) -> Vec<f32> {
+fn adjusted(link: &mut Option<Box<dyn Link>>, logits: &[f32], history: &[u32]) -> Vec<f32> {
     let mut candidates = Candidates::of_logits(logits, &mut Scratch::default());
-    link.apply(&mut candidates, history, &mut Random::new(0));
+    link.as_mut()
+        .unwrap()
+        .apply(&mut candidates, history, &mut Random::new(0));
     candidates.row().unwrap().to_vec()
 }
 
@@ -234,8 +235,7 @@ fn penalties_equal_a_count_of_each_token() {
     for salt in 0..20 {
         let history = history(salt, 100, 30);
         let before = logits(salt, 24);
-        let mut penalties = penalties::link(&options).unwrap();
-        let found = adjusted(&mut *penalties, &before, &history);
+        let found = adjusted(&mut penalties::link(&options), &before, &history);
         for (id, (before, found)) in (0..).zip(before.iter().zip(&found)) {
             let count = history[60..].iter().filter(|t| **t == id).count();
             let mut expect = *before;
@@ -403,7 +403,7 @@ fn dry_equals_a_search_of_all_repetitions() {
             dry_breaker_tokens: breakers,
             ..open()
         };
-        let mut dry = DryPenalty::new(&options).unwrap();
+        let mut dry = dry::link(&options);
         let mut penalised = 0;
         for salt in 0..300 {
             let history = history(salt, 60, 4);
@@ -425,7 +425,7 @@ fn dry_stays_finite_and_can_be_off() {
         dry_multiplier: 0.8,
         ..open()
     };
-    let mut dry = DryPenalty::new(&options).unwrap();
+    let mut dry = dry::link(&options);
     let found = adjusted(&mut dry, &[0.0; 2], &vec![1; 4000]);
     assert!(found[1].is_finite() && found[1] < -1e30, "{found:?}");
     for off in [
@@ -438,7 +438,7 @@ fn dry_stays_finite_and_can_be_off() {
             ..options.clone()
         },
     ] {
-        assert!(DryPenalty::new(&off).is_none());
+        assert!(dry::link(&off).is_none());
     }
 }
 
@@ -751,4 +751,89 @@ fn escapes_of_breakers_become_characters() {
     assert_eq!(options.dry_sequence_breakers, ["a\n\t\"\\b\\x\\"]);
     option.set_texts(&mut options, &["none"]).unwrap();
     assert!(options.dry_sequence_breakers.is_empty());
+}
+
+/// Mirostat 2 by its definition, with the probabilities of all tokens.
+struct PlainMirostat {
+    mu: f64,
+    tau: f64,
+    eta: f64,
+    /// The sum of the surprises of all drawn tokens.
+    surprises: f64,
+}
+
+impl PlainMirostat {
+    fn draw(&mut self, logits: &[f32], random: f64) -> u32 {
+        let mut list = ranked(logits);
+        let kept = list.iter().take_while(|(_, p)| -p.log2() <= self.mu);
+        let kept = kept.count().max(1);
+        list.truncate(kept);
+        let total: f64 = list.iter().map(|(_, p)| p).sum();
+        let mut left = random;
+        let found = list.iter().find(|(_, p)| {
+            left -= p / total;
+            left < 0.0
+        });
+        let (id, p) = found.unwrap_or(&list[list.len() - 1]);
+        let surprise = -(p / total).log2();
+        self.surprises += surprise;
+        self.mu -= self.eta * (surprise - self.tau);
+        *id
+    }
+}
+
+#[test]
+fn mirostat_draws_as_its_definition_and_reaches_its_target() {
+    for (tau, eta, temperature, scale) in [
+        (3.0, 0.1, 1.0, 1.0),
+        (5.0, 0.1, 0.7, 0.4),
+        (1.0, 0.5, 1.5, 0.7),
+        (0.0, 0.2, 1.0, 1.0),
+    ] {
+        let options = SamplerOptions {
+            mirostat: 2,
+            mirostat_tau: tau,
+            mirostat_eta: eta,
+            temperature,
+            seed: 11,
+            // Samplers that remove tokens do not run.
+            top_k: 1,
+            min_p: 1.0,
+            ..SamplerOptions::default()
+        };
+        let mut sampler = Sampler::new(options.clone());
+        assert_eq!(sampler.wanted(), Wanted::Logits);
+        let mut random = Random::new(11);
+        let mut plain = PlainMirostat {
+            mu: 2.0 * f64::from(tau),
+            tau: tau.into(),
+            eta: eta.into(),
+            surprises: 0.0,
+        };
+        let rounds = 2000;
+        for salt in 0..rounds {
+            let logits: Vec<f32> = logits(salt, 300).iter().map(|l| l * scale).collect();
+            let scaled: Vec<f32> = logits.iter().map(|l| l / temperature).collect();
+            let expect = plain.draw(&scaled, random.uniform());
+            // A clone has the state of the sequence.
+            let mut fork = sampler.clone();
+            let found = sampler.sample(&logits, &[]);
+            assert_eq!(found, expect, "{options:?} {salt}");
+            assert_eq!(fork.sample(&logits, &[]), expect);
+        }
+        let mean = plain.surprises / rounds as f64;
+        assert!((mean - f64::from(tau)).abs() < 0.2, "{mean} {tau}");
+    }
+    let greedy = SamplerOptions {
+        mirostat: 2,
+        temperature: 0.0,
+        ..SamplerOptions::default()
+    };
+    assert_eq!(Sampler::new(greedy).wanted(), Wanted::Argmax);
+    let wrong = SamplerOptions {
+        mirostat: 1,
+        ..SamplerOptions::default()
+    };
+    let error = wrong.check(10).unwrap_err().to_string();
+    assert!(error.contains("mirostat is 1, must be 0 or 2"), "{error}");
 }

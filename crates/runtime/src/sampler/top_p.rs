@@ -1,25 +1,14 @@
 //! Top-p (nucleus sampling): the most likely tokens whose probabilities add up to p.
 
 use super::SamplerOptions;
-use super::candidates::{Candidate, Candidates, relative};
-use super::chain::{Effect, Link};
-use super::random::Random;
-
-#[derive(Clone)]
-struct TopP(f32);
+use super::candidates::{Candidate, relative};
+use super::chain::{self, Effect, Link};
 
 pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
-    Some(Box::new(TopP(options.top_p)))
-}
-
-impl Link for TopP {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _: &[u32], _: &mut Random) {
-        filter(candidates.list(), self.0);
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::KeepsBest
-    }
+    let p = options.top_p;
+    chain::link(Effect::KeepsBest, move |candidates, _, _| {
+        filter(candidates.list(), p);
+    })
 }
 
 /// Keeps the shortest beginning of `list` with a probability of at least `p`, and at least one candidate.

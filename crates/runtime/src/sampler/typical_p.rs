@@ -1,25 +1,17 @@
 //! Locally typical sampling: tokens whose information is near the distribution's entropy.
 
 use super::SamplerOptions;
-use super::candidates::{Candidate, Candidates, relative};
-use super::chain::{Effect, Link};
-use super::random::Random;
-
-#[derive(Clone)]
-struct TypicalP(f32);
+use super::candidates::{Candidate, relative};
+use super::chain::{self, Effect, Link};
 
 pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
-    (options.typical_p < 1.0).then(|| Box::new(TypicalP(options.typical_p)) as _)
-}
-
-impl Link for TypicalP {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _: &[u32], _: &mut Random) {
-        filter(candidates.list(), self.0);
+    let p = options.typical_p;
+    if p >= 1.0 {
+        return None;
     }
-
-    fn effect(&self) -> Effect {
-        Effect::Removes
-    }
+    chain::link(Effect::Removes, move |candidates, _, _| {
+        filter(candidates.list(), p);
+    })
 }
 
 /// Keeps the candidates whose negative log-probability is nearest to the entropy, until their probabilities add up to more

@@ -1,33 +1,17 @@
 //! XTC (exclude top choices): now and then removes the most likely tokens, so that a less likely one is taken.
 
 use super::SamplerOptions;
-use super::candidates::{Candidate, Candidates, relative};
-use super::chain::{Effect, Link};
-use super::random::Random;
-
-#[derive(Clone)]
-struct Xtc {
-    probability: f32,
-    threshold: f32,
-}
+use super::candidates::{Candidate, relative};
+use super::chain::{self, Effect, Link};
 
 pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
-    let xtc = Xtc {
-        probability: options.xtc_probability,
-        threshold: options.xtc_threshold,
-    };
-    (xtc.probability > 0.0).then(|| Box::new(xtc) as _)
-}
-
-impl Link for Xtc {
-    fn apply(&mut self, candidates: &mut Candidates<'_>, _: &[u32], random: &mut Random) {
-        let chance = random.uniform();
-        filter(candidates.list(), self.probability, self.threshold, chance);
+    let (probability, threshold) = (options.xtc_probability, options.xtc_threshold);
+    if probability <= 0.0 {
+        return None;
     }
-
-    fn effect(&self) -> Effect {
-        Effect::Removes
-    }
+    chain::link(Effect::Removes, move |candidates, _, random| {
+        filter(candidates.list(), probability, threshold, random.uniform());
+    })
 }
 
 /// With the given probability, removes all candidates of at least `threshold` except the least likely of them. `chance` is
