@@ -109,6 +109,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l temp -d 'Temperature
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-n-sigma -d 'Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l typical -l typical-p -d 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
@@ -124,7 +125,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-base -d 'Factor 
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-allowed-length -d 'Length of a repetition from which DRY penalises it [default: 2]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-penalty-last-n -d 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-sequence-breaker -d 'Texts across which DRY follows no repetition; may be given several times; none for no text [default: "\\n" ":" "\\"" "*"]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l samplers -d 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_k;typ_p;top_p;min_p;xtc;temperature]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l samplers -d 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s l -l logit-bias -d 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s s -l seed -d 'Seed of the random numbers; -1 draws one [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat -d 'Treat the prompt as a user\'s message and apply the model\'s chat template'
@@ -192,6 +193,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l temp -d 'Temperatur
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-n-sigma -d 'Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l typical -l typical-p -d 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
@@ -207,7 +209,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-base -d 'Factor
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-allowed-length -d 'Length of a repetition from which DRY penalises it [default: 2]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-penalty-last-n -d 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-sequence-breaker -d 'Texts across which DRY follows no repetition; may be given several times; none for no text [default: "\\n" ":" "\\"" "*"]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l samplers -d 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_k;typ_p;top_p;min_p;xtc;temperature]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l samplers -d 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s l -l logit-bias -d 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed of the random numbers; -1 draws one [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s v -l verbose -d 'Print statistics after each answer'

@@ -219,6 +219,7 @@ def test_inference_session_has_onnx_runtimes_interface():
 def test_every_sampling_option_is_taken(model):
     greedy = model.generate("One, two,", temperature=0, max_tokens=8).result().tokens
     options = {"seed": 3, "max_tokens": 8, "temperature": 1.5}
+    assert model.generate("One, two,", top_n_sigma=0.001, **options).result().tokens == greedy
     assert model.generate("One, two,", top_k=1, samplers=["top_k"], **options).result().tokens == greedy
     banned = model.generate("One, two,", logit_bias={greedy[0]: float("-inf")}, temperature=0, max_tokens=8)
     assert greedy[0] not in banned.result().tokens

@@ -43,6 +43,7 @@ class _SamplingOptions(TypedDict, total=False):
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    top_n_sigma: float | None
     typical_p: float | None
     xtc_probability: float | None
     xtc_threshold: float | None

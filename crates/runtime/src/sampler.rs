@@ -14,6 +14,7 @@ mod random;
 mod sequence_breakers;
 mod temperature;
 mod top_k;
+mod top_n_sigma;
 mod top_p;
 mod typical_p;
 mod xtc;
@@ -32,6 +33,7 @@ pub use sequence_breakers::{DEFAULT_SEQUENCE_BREAKERS, sequence_breakers};
 static STAGES: &[Stage] = &[
     Stage::new("penalties", &[], penalties::link),
     Stage::new("dry", &[], dry::link),
+    Stage::new("top_n_sigma", &[], top_n_sigma::link),
     Stage::new("top_k", &[], top_k::link),
     Stage::new("typ_p", &["typical", "typical_p"], typical_p::link),
     Stage::new("top_p", &["nucleus"], top_p::link),
@@ -49,6 +51,8 @@ sampling_options! {
     top_p: f32 = 0.95, Number(FRACTION), "P".with_default_file("genai_config.json");
     /// Sample from tokens at least P times as likely as the most likely one
     min_p: f32 = 0.05, Number(FRACTION), "P";
+    /// Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all
+    top_n_sigma: f32 = -1.0, Number(ANY), "N";
     /// Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities
     /// sum to P; 1 for none
     typical_p: f32 = 1.0, Number(FRACTION), "P".with_flag("typical").with_alias("typical-p");

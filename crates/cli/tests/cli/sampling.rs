@@ -100,13 +100,16 @@ fn samplers_run_in_the_given_order() {
         let args = ["--temp", "2", "--seed", "3"];
         run(&folder, tiny, &[&args[..], more].concat())
     };
-    let default = "penalties;dry;top_k;typ_p;top_p;min_p;xtc;temperature";
+    let default = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
     assert_eq!(drawn(&["--samplers", default]), drawn(&[]));
     assert_ne!(drawn(&["--samplers", "temperature"]), drawn(&[]));
     // Top-k alone draws from one token, and without its name it does not run.
     let greedy = run(&folder, tiny, &["--temp", "0"]);
     assert_eq!(drawn(&["--top-k", "1", "--samplers", "top-k"]), greedy);
     assert_ne!(drawn(&["--top-k", "1", "--samplers", "temp"]), greedy);
+    // A fraction of a standard deviation leaves the most likely token.
+    assert_eq!(drawn(&["--top-n-sigma", "0.001"]), greedy);
+    assert_eq!(drawn(&["--top-n-sigma", "-1"]), drawn(&[]));
     // A target of no surprise comes to the most likely tokens.
     let mirostat = ["--mirostat", "2"];
     assert_ne!(drawn(&mirostat), drawn(&[]));

@@ -837,3 +837,55 @@ fn mirostat_draws_as_its_definition_and_reaches_its_target() {
     let error = wrong.check(10).unwrap_err().to_string();
     assert!(error.contains("mirostat is 1, must be 0 or 2"), "{error}");
 }
+
+#[test]
+fn top_n_sigma_keeps_what_its_definition_keeps() {
+    for salt in 0..60 {
+        let mut logits = logits(salt, 120);
+        if salt % 2 == 0 {
+            logits[(salt % 7) as usize] = f32::NEG_INFINITY;
+        }
+        let finite: Vec<f64> = logits
+            .iter()
+            .filter(|l| l.is_finite())
+            .map(|l| f64::from(*l))
+            .collect();
+        let mean = finite.iter().sum::<f64>() / finite.len() as f64;
+        let deviations = finite.iter().map(|x| (x - mean).powi(2));
+        let sigma = (deviations.sum::<f64>() / finite.len() as f64).sqrt();
+        let top = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        for n in [0.01, 0.5, 1.0, 2.5] {
+            let options = SamplerOptions {
+                top_n_sigma: n,
+                ..open()
+            };
+            let ranked = ranked(&logits).into_iter();
+            let expect: Vec<u32> = ranked
+                .map(|(id, _)| id)
+                .filter(|id| f64::from(logits[*id as usize]) >= top - f64::from(n) * sigma)
+                .collect();
+            let mut link = top_n_sigma::link(&options).unwrap();
+            let mut random = Random::new(0);
+            let mut scratch = Scratch::default();
+            // The same from all logits and from a list of all tokens.
+            let all = all(&logits);
+            for mut candidates in [
+                Candidates::of_logits(&logits, &mut scratch),
+                Candidates::of_best(&all, &mut scratch),
+            ] {
+                link.apply(&mut candidates, &[], &mut random);
+                assert_eq!(ids(candidates.list()), expect, "{n} of {logits:?}");
+            }
+        }
+    }
+    let wanted = |temperature| {
+        let options = SamplerOptions {
+            top_n_sigma: 1.0,
+            temperature,
+            ..SamplerOptions::default()
+        };
+        Sampler::new(options).wanted()
+    };
+    assert_eq!((wanted(0.8), wanted(0.0)), (Wanted::Logits, Wanted::Argmax));
+    assert!(top_n_sigma::link(&SamplerOptions::default()).is_none());
+}
