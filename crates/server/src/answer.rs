@@ -1,22 +1,16 @@
 //! From the parameters of a request to running generations, and their events.
 
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::registry::LoadedModel;
-use crate::sampling;
-use kvark::Model;
 use kvark::engine::{
     CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
 };
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
-use kvark::speculative::{DepthStats, SpecOptions, SpecStats, SpecType};
+use kvark::speculative::{DepthStats, SpecOptions, SpecStats};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-
-/// The largest number of choices of a request.
-const MAX_CHOICES: i64 = 128;
 
 /// The parameters that all generating endpoints share.
 #[derive(Clone, Debug)]
@@ -29,60 +23,6 @@ pub(crate) struct GenerationParameters {
     /// Speculative decoding; off unless the request asks for it.
     pub(crate) speculation: Option<SpecOptions>,
     pub(crate) timeout: Option<Duration>,
-}
-
-impl GenerationParameters {
-    /// Reads sampling parameters, stop strings and limits, with OpenAI's and llama.cpp's names.
-    pub(crate) fn read(
-        fields: &mut Fields,
-        model: &Model,
-    ) -> Result<GenerationParameters, ApiError> {
-        let sampling = model.sampling(|options| sampling::read(fields, options))?;
-        let stop = fields.strings("stop")?;
-        if stop.len() > 16 || stop.iter().any(|text| text.len() > 1024) {
-            let limits = "at most 16 strings of at most 1024 bytes";
-            return Err(ApiError::parameter("stop", limits));
-        }
-        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        let timeout = fields.number("timeout", 0.001..=86400.0)?;
-        Ok(GenerationParameters {
-            sampling,
-            options: GenerateOptions {
-                max_tokens: None,
-                stop,
-                ignore_eos,
-            },
-            choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
-            priority: fields.integer("priority", -1000..=1000)?.unwrap_or(0) as i32,
-            cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
-            speculation: speculation(fields)?,
-            timeout: timeout.map(Duration::from_secs_f32),
-        })
-    }
-}
-
-/// The speculation that a request asks for.
-fn speculation(fields: &mut Fields) -> Result<Option<SpecOptions>, ApiError> {
-    let kind = match fields.string("spec_type")?.as_deref() {
-        None | Some("none") => None,
-        Some(name) => Some(SpecType::from_name(name).ok_or_else(|| {
-            let names = SpecType::ALL.map(SpecType::name).join(", ");
-            ApiError::parameter("spec_type", format!("must be one of {names}, none"))
-        })?),
-    };
-    let mut options = SpecOptions::default();
-    let sizes = [
-        ("spec_tree", &mut options.max_candidates),
-        ("spec_depth", &mut options.max_depth),
-        ("spec_topk", &mut options.top_k),
-    ];
-    for (name, size) in sizes {
-        if let Some(n) = fields.integer(name, 1..=64)? {
-            *size = n as usize;
-        }
-    }
-    options.trace = fields.boolean("spec_trace")?.unwrap_or(false);
-    Ok(kind.map(|kind| SpecOptions { kind, ..options }))
 }
 
 /// The counts of speculation as a JSON object, for an answer and for `--json`.

@@ -1,14 +1,14 @@
 //! Sampling options in JSON: their values, and their properties in the OpenAPI document.
 
+use crate::body::Body;
 use crate::error::ApiError;
-use crate::fields::Fields;
 use kvark::generate::{OptionKind, OptionValue, SAMPLING_OPTIONS, SamplerOptions, SamplingOption};
 use serde_json::{Map, Value, json};
 
 /// Sets the options that a request names.
-pub(crate) fn read(fields: &mut Fields, options: &mut SamplerOptions) -> Result<(), ApiError> {
+pub(crate) fn read(body: &mut Body, options: &mut SamplerOptions) -> Result<(), ApiError> {
     for option in SAMPLING_OPTIONS {
-        if let Some(value) = fields.value(option.name) {
+        if let Some(value) = body.value(option.name) {
             let set = option.set(options, option_value(value));
             set.map_err(|wrong| ApiError::parameter(option.name, wrong))?;
         }
