@@ -6,6 +6,7 @@ use crate::app::App;
 use crate::body::{Body, Int, Strings, TextOrObjects};
 use crate::chat::{ChatInput, PreparedChat, TurnRequest, chat_finish};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
+use crate::chat_prompt::ChatPrompt;
 use crate::error::ApiError;
 use crate::generation::GenerationRequest;
 use crate::sse;
@@ -47,6 +48,45 @@ pub(crate) async fn create(
 ) -> Response {
     let response = respond(app, owner, body).await;
     response.unwrap_or_else(|error| error_response(&error))
+}
+
+/// `POST /v1/messages/count_tokens`: the tokens of a prompt, without an answer.
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Response {
+    let counted = count(app, body).await;
+    counted.map_or_else(|error| error_response(&error), IntoResponse::into_response)
+}
+
+/// The parameters of a count.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CountRequest {
+    /// The model; the default one if left out
+    model: Option<String>,
+    /// The conversation
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    messages: Vec<Value>,
+    /// The system message
+    #[schemars(with = "Option<TextOrObjects>")]
+    system: Option<Value>,
+    /// Functions that the model may call
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    tools: Vec<Value>,
+}
+
+/// Parameters of a count that add no tokens.
+pub(crate) const COUNT_IGNORED: &[&str] =
+    &["cache_control", "output_config", "thinking", "tool_choice"];
+
+async fn count(app: Arc<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let mut body = Body::parse(&body)?;
+    let request: CountRequest = body.read()?;
+    body.finish(COUNT_IGNORED, UNSUPPORTED, app.options.lenient)?;
+    let messages = openai_messages(request.system, request.messages)?;
+    let tools = request.tools.iter().map(openai_tool).collect();
+    let prompt = ChatPrompt::new(messages, tools, Map::new())?;
+    let model = app.model(request.model).await?;
+    let tokens = app.blocking(move |_| prompt.tokens(&model)).await?;
+    Ok(Json(json!({ "input_tokens": tokens.len() })))
 }
 
 /// An error in Anthropic's shape.

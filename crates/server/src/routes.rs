@@ -37,6 +37,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .takes::<messages::MessageRequest>()
             .takes::<chat::TurnRequest>()
             .generates(messages::IGNORED),
+        Endpoint::post(
+            "/v1/messages/count_tokens",
+            "countTokens",
+            messages::count_tokens,
+        )
+        .does("Count the tokens of a prompt, as Anthropic's API")
+        .takes::<messages::CountRequest>()
+        .ignores(messages::COUNT_IGNORED),
         Endpoint::post("/v1/embeddings", "embed", embeddings::create)
             .does("Turn texts into vectors")
             .takes::<embeddings::EmbeddingRequest>()

@@ -273,6 +273,16 @@ fn other_interfaces_give_the_same_answer() {
         &json!({ "messages": user(question), "max_tokens": 12, "temperature": 0 }),
     );
     assert_eq!(message["content"][0]["text"], text);
+    let counted = server.ask(
+        "/v1/messages/count_tokens",
+        &json!({ "messages": user(question) }),
+    );
+    let usage = &message["usage"];
+    let prompt = ["input_tokens", "cache_read_input_tokens"].map(|name| usage[name].as_u64());
+    assert_eq!(
+        counted["input_tokens"].as_u64(),
+        Some(prompt[0].unwrap() + prompt[1].unwrap())
+    );
     let response = server.ask(
         "/v1/responses",
         &json!({ "input": question, "max_output_tokens": 12, "temperature": 0 }),
