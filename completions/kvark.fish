@@ -109,10 +109,14 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l temp -d 'Temperature
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l typical -l typical-p -d 'Locally typical sampling with probability P; 1 for none [default: 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l top-n-sigma -d 'Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l typical -l typical-p -d 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mirostat -d 'Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mirostat-ent -d 'Mirostat: the surprise of tokens to reach, in bits [default: 5]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l mirostat-lr -d 'Mirostat: how fast the limit of the surprise follows [default: 0.1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n: divides positive and multiplies negative logits; 1 for none [default: that of genai_config.json, or 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l frequency-penalty -d 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l presence-penalty -d 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l repeat-last-n -d 'Number of last tokens that the penalties consider; -1 for all [default: 64]' -r
@@ -120,9 +124,10 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-multiplier -d 'P
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-base -d 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-allowed-length -d 'Length of a repetition from which DRY penalises it [default: 2]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-penalty-last-n -d 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-sequence-breaker -d 'Text across which DRY follows no repetition; may be given several times; none for no text [default: \\n : " *]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -s l -l logit-bias -d 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -s s -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l dry-sequence-breaker -d 'Texts across which DRY follows no repetition; may be given several times; none for no text [default: "\\n" ":" "\\"" "*"]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l samplers -d 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s l -l logit-bias -d 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -s s -l seed -d 'Seed of the random numbers; -1 draws one [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat -d 'Treat the prompt as a user\'s message and apply the model\'s chat template'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l ignore-eos -d 'Continue past the model\'s end of text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-display-prompt -d 'Do not print the prompt'
@@ -188,10 +193,14 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l temp -d 'Temperatur
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-k -d 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-p -d 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l min-p -d 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l typical -l typical-p -d 'Locally typical sampling with probability P; 1 for none [default: 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l top-n-sigma -d 'Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l typical -l typical-p -d 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-probability -d 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l xtc-threshold -d 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n; 1 for none [default: that of genai_config.json, or 1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mirostat -d 'Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none [default: 0]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mirostat-ent -d 'Mirostat: the surprise of tokens to reach, in bits [default: 5]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mirostat-lr -d 'Mirostat: how fast the limit of the surprise follows [default: 0.1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-penalty -d 'Penalty on tokens among the last --repeat-last-n: divides positive and multiplies negative logits; 1 for none [default: that of genai_config.json, or 1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l frequency-penalty -d 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l presence-penalty -d 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l repeat-last-n -d 'Number of last tokens that the penalties consider; -1 for all [default: 64]' -r
@@ -199,9 +208,10 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-multiplier -d '
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-base -d 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-allowed-length -d 'Length of a repetition from which DRY penalises it [default: 2]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-penalty-last-n -d 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-sequence-breaker -d 'Text across which DRY follows no repetition; may be given several times; none for no text [default: \\n : " *]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -s l -l logit-bias -d 'Add BIAS to the logit of a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed of the sampler; -1 takes one from the clock and prints it [default: -1]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l dry-sequence-breaker -d 'Texts across which DRY follows no repetition; may be given several times; none for no text [default: "\\n" ":" "\\"" "*"]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l samplers -d 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s l -l logit-bias -d 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -s s -l seed -d 'Seed of the random numbers; -1 draws one [default: -1]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s v -l verbose -d 'Print statistics after each answer'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s q -l quiet -d 'Print no banner, no progress and no notes on answers that --predict cut'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'

@@ -214,3 +214,18 @@ def test_inference_session_has_onnx_runtimes_interface():
         session.run(["nothing"], {})
     with pytest.raises(kvark.KvarkError, match="is missing"):
         session.run(None, {})
+
+
+def test_every_sampling_option_is_taken(model):
+    greedy = model.generate("One, two,", temperature=0, max_tokens=8).result().tokens
+    options = {"seed": 3, "max_tokens": 8, "temperature": 1.5}
+    assert model.generate("One, two,", top_n_sigma=0.001, **options).result().tokens == greedy
+    assert model.generate("One, two,", top_k=1, samplers=["top_k"], **options).result().tokens == greedy
+    banned = model.generate("One, two,", logit_bias={greedy[0]: float("-inf")}, temperature=0, max_tokens=8)
+    assert greedy[0] not in banned.result().tokens
+    many = {"mirostat": 2, "dry_multiplier": 0.8, "dry_sequence_breakers": [","], "xtc_probability": 0.5, "repeat_last_n": -1}
+    assert model.generate("One, two,", **many, **options).result().tokens
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="mirostat must be 0 or 2"):
+        model.generate("One, two,", mirostat=1)
+    with pytest.raises(kvark.errors.InvalidArgumentError, match="top_p must be a number from 0 to 1"):
+        model.generate("One, two,", top_p=2)

@@ -452,61 +452,18 @@ impl ShiftArgs {
     }
 }
 
-pub(crate) fn number(text: &str, allowed: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {
-    text.parse()
-        .ok()
-        .filter(|x: &f32| allowed(*x))
-        .ok_or_else(|| format!("must be {what}"))
-}
-
-/// Parses an integer of at least 0, or -1 as `minus_one`.
-fn count_or<T: std::str::FromStr>(text: &str, minus_one: impl FnOnce() -> T) -> Result<T, String> {
-    match text {
-        "-1" => Ok(minus_one()),
-        _ => whole(text).map_err(|error| format!("{error}, or -1")),
-    }
-}
-
 /// Parses an integer of at least 0.
 pub(crate) fn whole<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     let parsed = text.parse();
     parsed.map_err(|_| "must be a whole number of at least 0".to_owned())
 }
 
-pub(crate) fn top_k(text: &str) -> Result<usize, String> {
-    count_or(text, || 0)
-}
-
-/// Parses a number of last tokens; -1 for all.
-pub(crate) fn last_n(text: &str) -> Result<usize, String> {
-    count_or(text, || usize::MAX)
-}
-
-/// Parses a seed; -1 takes one from the clock.
+/// Parses a seed; -1 draws one.
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
-    count_or(text, clock_seed)
-}
-
-/// A seed of 32 bits: short enough to copy by hand, and exact in JSON readers that use doubles.
-pub(crate) fn clock_seed() -> u64 {
-    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::from((now.as_micros() as u32) ^ now.subsec_nanos().rotate_left(16))
-}
-
-pub(crate) fn at_least_zero(text: &str) -> Result<f32, String> {
-    number(
-        text,
-        |x| x.is_finite() && x >= 0.0,
-        "a number of at least 0",
-    )
-}
-
-pub(crate) fn positive(text: &str) -> Result<f32, String> {
-    number(text, |x| x.is_finite() && x > 0.0, "a number above 0")
-}
-
-pub(crate) fn fraction(text: &str) -> Result<f32, String> {
-    number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+    match text {
+        "-1" => Ok(kvark::generate::random_seed()),
+        _ => whole(text).map_err(|error| format!("{error}, or -1")),
+    }
 }
 
 /// The reason of a clap error, without usage and advice.

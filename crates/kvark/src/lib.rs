@@ -49,10 +49,11 @@ pub mod generate {
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, FinishReason,
-        GenerateEvent, GenerateOptions, GenerateOutput, GeneratedToken, Generator, Owned,
-        PausedGeneration, PromptPrefix, Runner, RunnerOptions, Sampler, SamplerOptions, Score,
-        Sequence, SequenceHandle, Timings, TokenConstraint, TokenLogprobs, common_prefix_len,
-        generate, sequence_breakers,
+        GenerateEvent, GenerateOptions, GenerateOutput, GeneratedToken, Generator, NumberRange,
+        OptionKind, OptionValue, Owned, PausedGeneration, PromptPrefix, Runner, RunnerOptions,
+        SAMPLING_OPTIONS, Sampler, SamplerOptions, SamplingOption, Score, Sequence, SequenceHandle,
+        Timings, TokenConstraint, TokenLogprobs, common_prefix_len, generate, random_seed,
+        sequence_breakers,
     };
 }
 

@@ -38,17 +38,30 @@ class _SamplingOptions(TypedDict, total=False):
     max_tokens: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | None
+    # The sampler's options.
     temperature: float | None
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    top_n_sigma: float | None
     typical_p: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
     repeat_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
     repeat_last_n: int | None
-    seed: int | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    dry_sequence_breakers: str | Sequence[str] | None
+    samplers: str | Sequence[str] | None
     logit_bias: Mapping[int, float] | None
+    seed: int | None
 
 @type_check_only
 class _EngineOptions(_SamplingOptions, total=False):

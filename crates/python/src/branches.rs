@@ -150,8 +150,8 @@ impl Branches {
     /// Generates on several branches at once, with one forward for all, each after its last token. A branch's seed is the seed
     /// plus its index.
     ///
-    /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
-    /// presence_penalty, repeat_last_n, seed, logit_bias; json_schema, regex, grammar (GBNF) or lark; logprobs; speculation.
+    /// Options: max_tokens, stop, ignore_eos, and those of the sampler, which `kvark run --help` lists; json_schema, regex, grammar
+    /// (GBNF) or lark; logprobs; speculation.
     #[pyo3(signature = (branches, **options))]
     fn generate(
         &self,

@@ -115,8 +115,7 @@ impl Model {
     /// Generates after a prompt. Requests of several threads run together and share prefixes. With `n`, a list of generations
     /// after one prompt, whose seeds are the seed and the numbers after it.
     ///
-    /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
-    /// presence_penalty, repeat_last_n, seed, logit_bias; json_schema, regex, grammar (GBNF) or lark; logprobs (the number of most
+    /// Options: max_tokens, stop, ignore_eos; those of the sampler, which `kvark run --help` lists; json_schema, regex, grammar (GBNF) or lark; logprobs (the number of most
     /// likely tokens that come with each token); speculation ("ngram", "draft", "eagle3", "auto" or True).
     #[pyo3(signature = (prompt, *, n=None, progress=None, **options))]
     fn generate<'py>(

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind, RunMode};
 use kvark::cache::KvStorage;
-use kvark::generate::{GenerateOptions, SamplerOptions};
+use kvark::generate::{GenerateOptions, OptionValue, SAMPLING_OPTIONS, SamplerOptions};
 use kvark::grammar::GrammarSource;
 use kvark::graph::PassSelection;
 use kvark::memory::MemoryLimit;
@@ -109,9 +109,8 @@ pub(crate) struct GenerationOptions {
     tool_choice: Option<String>,
 }
 
-/// Every option of a generation, for messages.
-const OPTIONS: &str = "max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, \
-frequency_penalty, presence_penalty, repeat_last_n, seed, logit_bias, json_schema, regex, grammar, lark, logprobs, speculation, tools, tool_choice";
+/// Every option of a generation that is not the sampler's, for messages.
+const OPTIONS: &str = "max_tokens, stop, ignore_eos, json_schema, regex, grammar, lark, logprobs, speculation, tools, tool_choice";
 
 impl GenerationOptions {
     /// Reads keyword arguments. An unknown one is an error that names it.
@@ -120,10 +119,7 @@ impl GenerationOptions {
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> Result<GenerationOptions> {
         let mut read = GenerationOptions {
-            sampling: SamplerOptions {
-                seed: random_seed(),
-                ..model.default_sampling()
-            },
+            sampling: SamplerOptions::default(),
             options: GenerateOptions::default(),
             grammar: None,
             logprobs: None,
@@ -131,14 +127,22 @@ impl GenerationOptions {
             tools: vec![],
             tool_choice: None,
         };
-        for (key, value) in kwargs.into_iter().flatten() {
-            let name: String = key.extract()?;
-            if value.is_none() {
-                continue;
+        let sampling = model.sampling(|sampling| {
+            for (key, value) in kwargs.into_iter().flatten() {
+                let name: String = key.extract()?;
+                let option = SAMPLING_OPTIONS.iter().find(|option| option.name == name);
+                match option {
+                    _ if value.is_none() => {}
+                    Some(option) => {
+                        let set = option.set(sampling, option_value(&value)?);
+                        set.map_err(|wrong| Error::argument(format!("{name} {wrong}")))?;
+                    }
+                    None => read.set(&name, &value)?,
+                }
             }
-            read.set(&name, &value)?;
-        }
-        read.sampling.check(model.facts().vocab_size)?;
+            Ok::<(), Error>(())
+        });
+        read.sampling = sampling?;
         read.force_call()?;
         Ok(read)
     }
@@ -176,7 +180,6 @@ impl GenerationOptions {
     }
 
     fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> Result<()> {
-        let sampling = &mut self.sampling;
         match name {
             "max_tokens" => self.options.max_tokens = Some(value.extract()?),
             "stop" => {
@@ -186,21 +189,6 @@ impl GenerationOptions {
                 }
             }
             "ignore_eos" => self.options.ignore_eos = value.extract()?,
-            "temperature" => sampling.temperature = value.extract()?,
-            "top_k" => sampling.top_k = value.extract()?,
-            "top_p" => sampling.top_p = value.extract()?,
-            "min_p" => sampling.min_p = value.extract()?,
-            "typical_p" => sampling.typical_p = value.extract()?,
-            "repeat_penalty" => sampling.repeat_penalty = value.extract()?,
-            "frequency_penalty" => sampling.frequency_penalty = value.extract()?,
-            "presence_penalty" => sampling.presence_penalty = value.extract()?,
-            "repeat_last_n" => sampling.repeat_last_n = value.extract()?,
-            "seed" => sampling.seed = value.extract()?,
-            "logit_bias" => {
-                let bias: std::collections::HashMap<u32, f32> = value.extract()?;
-                sampling.logit_bias = bias.into_iter().collect();
-                sampling.logit_bias.sort_by_key(|(id, _)| *id);
-            }
             "json_schema" => self.grammar = Some(GrammarSource::JsonSchema(json_of(value)?)),
             "regex" => self.grammar = Some(GrammarSource::Regex(value.extract()?)),
             "grammar" => self.grammar = Some(GrammarSource::Gbnf(value.extract()?)),
@@ -215,8 +203,11 @@ impl GenerationOptions {
                 ));
             }
             other => {
+                let sampling = SAMPLING_OPTIONS.iter().map(|option| option.name);
+                let sampling: Vec<&str> = sampling.collect();
                 return Err(Error::argument(format!(
-                    "there is no generation option {other:?}; the options are {OPTIONS}"
+                    "there is no generation option {other:?}; the options are {OPTIONS}, {}",
+                    sampling.join(", ")
                 )));
             }
         }
@@ -267,10 +258,34 @@ fn speculation(value: &Bound<'_, PyAny>) -> Result<Option<SpecOptions>> {
     }))
 }
 
-/// A seed that differs from call to call.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::time::Instant::now())
+/// A Python value as a value of a sampling option.
+fn option_value(value: &Bound<'_, PyAny>) -> Result<OptionValue> {
+    if value.is_instance_of::<PyBool>() {
+        return Ok(OptionValue::Other);
+    }
+    if let Ok(integer) = value.extract::<i128>() {
+        return Ok(OptionValue::Integer(integer));
+    }
+    if let Ok(number) = value.extract::<f64>() {
+        return Ok(OptionValue::Number(number));
+    }
+    if let Ok(text) = value.extract() {
+        return Ok(OptionValue::Text(text));
+    }
+    if let Ok(dict) = value.cast::<PyDict>() {
+        let entry = |(key, value): (Bound<'_, PyAny>, _)| {
+            Ok((key.str()?.extract()?, option_value(&value)?))
+        };
+        let entries = dict.iter().map(entry);
+        return Ok(OptionValue::Object(entries.collect::<Result<_>>()?));
+    }
+    match value.try_iter() {
+        Ok(items) => {
+            let items = items.map(|item| option_value(&item?));
+            Ok(OptionValue::List(items.collect::<Result<_>>()?))
+        }
+        Err(_) => Ok(OptionValue::Other),
+    }
 }
 
 /// A Python value as JSON. A string is parsed as JSON text only by the caller.

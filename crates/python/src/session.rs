@@ -185,9 +185,8 @@ impl Session {
     /// Appends a prompt, if there is one, and generates; without a prompt, continues. The result is an iterator over pieces of
     /// text. It computes what is asked for, and ends when another call changes the session.
     ///
-    /// Options: max_tokens, stop, ignore_eos, temperature, top_k, top_p, min_p, typical_p, repeat_penalty, frequency_penalty,
-    /// presence_penalty, repeat_last_n, seed, logit_bias; json_schema, regex, grammar (GBNF) or lark; logprobs; speculation, on a
-    /// cache of cells or a tree.
+    /// Options: max_tokens, stop, ignore_eos, and those of the sampler, which `kvark run --help` lists; json_schema, regex, grammar
+    /// (GBNF) or lark; logprobs; speculation, on a cache of cells or a tree.
     #[pyo3(signature = (prompt=None, *, progress=None, **options))]
     fn generate(
         &self,

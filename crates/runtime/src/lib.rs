@@ -43,7 +43,10 @@ pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use prefix::PromptPrefix;
 pub use runner::{Runner, common_prefix_len};
-pub use sampler::{DEFAULT_SEQUENCE_BREAKERS, Sampler, SamplerOptions, sequence_breakers};
+pub use sampler::{
+    DEFAULT_SEQUENCE_BREAKERS, NumberRange, OptionKind, OptionValue, SAMPLING_OPTIONS, Sampler,
+    SamplerOptions, SamplingOption, random_seed, sequence_breakers,
+};
 pub use scheduler::{
     BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
     EventSink, Generation, MissReason, Request, RequestEvent, RequestHandle, RequestOutput,

@@ -1,8 +1,9 @@
 //! `Model`: an imported model file with its graphs, tokenizer and chat template.
 
 use crate::fingerprint::fingerprint;
+use crate::sampler::{SamplerOptions, random_seed, sequence_breakers};
 use crate::tokenizer_source::{TokenizerSource, compile_template};
-use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
+use crate::{RuntimeError, RuntimeErrorKind};
 use graph::passes::PassSelection;
 use import::{Artifact, FeatureLayers, ImportOptions, ModelFacts};
 use std::panic::resume_unwind;
@@ -130,6 +131,29 @@ impl Model {
             repeat_penalty: search.repetition_penalty.unwrap_or(defaults.repeat_penalty),
             ..defaults
         }
+    }
+
+    /// The sampler options of a request: the model's defaults with a random seed, changed by `set`.
+    ///
+    /// # Errors
+    /// That of `set`, and `InvalidOptions` if an option is out of range or does not fit the model.
+    pub fn sampling<E: From<RuntimeError>>(
+        &self,
+        set: impl FnOnce(&mut SamplerOptions) -> Result<(), E>,
+    ) -> Result<SamplerOptions, E> {
+        let mut options = SamplerOptions {
+            seed: random_seed(),
+            ..self.default_sampling()
+        };
+        set(&mut options)?;
+        options.check(self.facts().vocab_size)?;
+        if options.dry_multiplier > 0.0
+            && let Ok(tokenizer) = self.tokenizer()
+        {
+            options.dry_breaker_tokens =
+                sequence_breakers(tokenizer, &options.dry_sequence_breakers);
+        }
+        Ok(options)
     }
 
     /// The tokenizer.

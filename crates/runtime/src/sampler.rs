@@ -1,16 +1,20 @@
-//! `Sampler`: samples the next token from logits. The stages are in files of their own and run in llama.cpp's default
-//! order: logit bias, penalties, DRY, top-k, typical-p, top-p, min-p, XTC, temperature.
+//! `Sampler`: samples the next token from logits. Each sampler is a link of a chain, in a file of its own. This file lists
+//! the options of all of them, and the links in llama.cpp's default order.
 
+#[macro_use]
+mod schema;
 mod candidates;
+mod chain;
 mod dry;
 mod logit_bias;
 mod min_p;
-mod options;
+mod mirostat;
 mod penalties;
 mod random;
 mod sequence_breakers;
 mod temperature;
 mod top_k;
+mod top_n_sigma;
 mod top_p;
 mod typical_p;
 mod xtc;
@@ -18,144 +22,77 @@ mod xtc;
 #[cfg(test)]
 mod tests;
 
-use backend::{RowOutputs, Wanted};
-use candidates::Candidate;
-use dry::DryPenalty;
-pub use options::SamplerOptions;
-use random::Random;
+pub use chain::Sampler;
+use chain::Stage;
+use schema::{ANY, FRACTION, POSITIVE, at_least};
+pub use schema::{NumberRange, OptionKind, OptionValue, SamplingOption, random_seed};
 pub use sequence_breakers::{DEFAULT_SEQUENCE_BREAKERS, sequence_breakers};
 
-/// Samples tokens; holds its random state and scratch.
-#[derive(Clone)]
-pub struct Sampler {
-    options: SamplerOptions,
-    random: Random,
-    dry: Option<DryPenalty>,
-    /// Scratch: a copy of the logits for the stages that change them.
-    adjusted: Vec<f32>,
-    /// Scratch: the recent tokens, sorted.
-    recent: Vec<u32>,
-    /// Scratch: the tokens that the filters have left, the most likely first.
-    candidates: Vec<Candidate>,
-}
+/// The samplers that `samplers` can name, in the default order. Each makes its link from the options, or none if they turn
+/// it off. A logit bias always comes first.
+static STAGES: &[Stage] = &[
+    Stage::new("penalties", &[], penalties::link),
+    Stage::new("dry", &[], dry::link),
+    Stage::new("top_n_sigma", &[], top_n_sigma::link),
+    Stage::new("top_k", &[], top_k::link),
+    Stage::new("typ_p", &["typical", "typical_p"], typical_p::link),
+    Stage::new("top_p", &["nucleus"], top_p::link),
+    Stage::new("min_p", &[], min_p::link),
+    Stage::new("xtc", &[], xtc::link),
+    Stage::new(temperature::NAME, &["temp"], temperature::link),
+];
 
-impl Sampler {
-    /// A sampler with the seed of the options.
-    pub fn new(options: SamplerOptions) -> Sampler {
-        Sampler {
-            random: Random::new(options.seed),
-            dry: DryPenalty::new(&options),
-            options,
-            adjusted: Vec::new(),
-            recent: Vec::new(),
-            candidates: Vec::new(),
-        }
-    }
-
-    /// The options.
-    pub fn options(&self) -> &SamplerOptions {
-        &self.options
-    }
-
-    /// Changes the options of later samples. The sequence of random numbers goes on unless the seed is another one.
-    pub fn set_options(&mut self, options: SamplerOptions) {
-        if options.seed != self.options.seed {
-            self.random = Random::new(options.seed);
-        }
-        self.dry = DryPenalty::new(&options);
-        self.options = options;
-    }
-
-    /// The outputs of a row that the next sample needs: the most likely token, the `top_k` most likely ones, or all logits
-    /// where a stage before top-k changes them or there is no top-k.
-    pub fn wanted(&self) -> Wanted {
-        match self.options.top_k {
-            _ if self.changes_logits() => Wanted::Logits,
-            _ if self.takes_the_best() => Wanted::Argmax,
-            0 => Wanted::Logits,
-            k => Wanted::TopK(k),
-        }
-    }
-
-    /// Samples the token after `history` from its logits. Of equal logits, the lower id is preferred.
-    pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> u32 {
-        self.sample_row(RowOutputs::Logits(logits), history)
-    }
-
-    /// Samples the token after `history` from the outputs of its row. The best tokens give the same token as all logits,
-    /// if they are those of [`wanted`](Sampler::wanted); otherwise the token is drawn from those that are there.
-    ///
-    /// # Panics
-    /// If the row is empty.
-    pub fn sample_row(&mut self, row: RowOutputs<'_>, history: &[u32]) -> u32 {
-        match row {
-            RowOutputs::Best(best) if self.takes_the_best() => best[0].id,
-            RowOutputs::Best(best) => {
-                self.candidates.clear();
-                self.candidates.extend_from_slice(best);
-                if self.options.top_k > 0 {
-                    self.candidates.truncate(self.options.top_k);
-                }
-                self.draw()
-            }
-            RowOutputs::Logits(logits) => {
-                let mut adjusted = std::mem::take(&mut self.adjusted);
-                let logits = if self.changes_logits() {
-                    adjusted.clear();
-                    adjusted.extend_from_slice(logits);
-                    self.adjust(&mut adjusted, history);
-                    &adjusted
-                } else {
-                    logits
-                };
-                let token = if self.takes_the_best() {
-                    backend::argmax(logits)
-                } else {
-                    top_k::fill(&mut self.candidates, logits, self.options.top_k);
-                    self.draw()
-                };
-                self.adjusted = adjusted;
-                token
-            }
-        }
-    }
-
-    fn changes_logits(&self) -> bool {
-        let o = &self.options;
-        !o.logit_bias.is_empty() || penalties::are_on(o) || self.dry.is_some()
-    }
-
-    fn adjust(&mut self, logits: &mut [f32], history: &[u32]) {
-        logit_bias::apply(logits, &self.options.logit_bias);
-        penalties::apply(logits, history, &self.options, &mut self.recent);
-        if let Some(dry) = &mut self.dry {
-            dry.apply(logits, history);
-        }
-    }
-
-    /// Whether the result is the most likely token: no stage can remove that one, and none draws.
-    fn takes_the_best(&self) -> bool {
-        let o = &self.options;
-        let removes_the_best = o.typical_p < 1.0 || o.xtc_probability > 0.0;
-        o.top_k == 1 || (o.temperature <= 0.0 && !removes_the_best)
-    }
-
-    /// Draws one of the candidates, which are those that top-k has left.
-    fn draw(&mut self) -> u32 {
-        let o = &self.options;
-        // The first number of a token decides the draw, whichever other stages need one.
-        let random = match o.temperature > 0.0 {
-            true => self.random.uniform(),
-            false => 0.0,
-        };
-        let list = &mut self.candidates;
-        typical_p::filter(list, o.typical_p);
-        top_p::filter(list, o.top_p);
-        min_p::filter(list, o.min_p);
-        if o.xtc_probability > 0.0 {
-            let chance = self.random.uniform();
-            xtc::filter(list, o.xtc_probability, o.xtc_threshold, chance);
-        }
-        temperature::draw(list, o.temperature, random)
+sampling_options! {
+    /// Temperature; 0 always takes the most likely token
+    temperature: f32 = 0.8, Number(at_least(0.0)), "T".with_flag("temp").with_default_file("genai_config.json");
+    /// Sample from the K most likely tokens; 0 or -1 for all
+    top_k: usize = 40, Count(Some(0)), "K".with_default_file("genai_config.json");
+    /// Sample from the most likely tokens whose probabilities sum to P
+    top_p: f32 = 0.95, Number(FRACTION), "P".with_default_file("genai_config.json");
+    /// Sample from tokens at least P times as likely as the most likely one
+    min_p: f32 = 0.05, Number(FRACTION), "P";
+    /// Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all
+    top_n_sigma: f32 = -1.0, Number(ANY), "N";
+    /// Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities
+    /// sum to P; 1 for none
+    typical_p: f32 = 1.0, Number(FRACTION), "P".with_flag("typical").with_alias("typical-p");
+    /// Probability of removing the most likely tokens (XTC); 0 for never
+    xtc_probability: f32 = 0.0, Number(FRACTION), "P";
+    /// XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none
+    xtc_threshold: f32 = 0.1, Number(FRACTION), "P";
+    /// Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none
+    mirostat: usize = 0, Choice(&[0, 2]), "N";
+    /// Mirostat: the surprise of tokens to reach, in bits
+    mirostat_tau: f32 = 5.0, Number(at_least(0.0)), "N".with_flag("mirostat-ent");
+    /// Mirostat: how fast the limit of the surprise follows
+    mirostat_eta: f32 = 0.1, Number(at_least(0.0)), "N".with_flag("mirostat-lr");
+    /// Penalty on tokens among the last `repeat_last_n`: divides positive and multiplies negative logits; 1 for none
+    repeat_penalty: f32 = 1.0, Number(POSITIVE), "X".with_default_file("genai_config.json");
+    /// Penalty for each occurrence of a token among the last `repeat_last_n`; 0 for none
+    frequency_penalty: f32 = 0.0, Number(ANY), "X";
+    /// Penalty on tokens that occur among the last `repeat_last_n`; 0 for none
+    presence_penalty: f32 = 0.0, Number(ANY), "X";
+    /// Number of last tokens that the penalties consider; -1 for all
+    repeat_last_n: usize = 64, Count(Some(usize::MAX)), "N";
+    /// Penalty on tokens that would extend a repetition (DRY); 0 for none
+    dry_multiplier: f32 = 0.0, Number(at_least(0.0)), "X";
+    /// Factor of the DRY penalty for each further token of the repetition
+    dry_base: f32 = 1.75, Number(at_least(1.0)), "X";
+    /// Length of a repetition from which DRY penalises it
+    dry_allowed_length: usize = 2, Count(None), "N";
+    /// Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all
+    dry_penalty_last_n: usize = usize::MAX, Count(Some(usize::MAX)), "N";
+    /// Texts across which DRY follows no repetition
+    dry_sequence_breakers: Vec<String> = DEFAULT_SEQUENCE_BREAKERS.map(str::to_owned).to_vec(), Texts(), "TEXT"
+        .with_flag("dry-sequence-breaker");
+    /// Samplers in the order in which they run; those that are not named do not run
+    samplers: Vec<&'static str> = chain::names().collect(), Samplers(), "NAME;NAME";
+    /// Numbers added to the logits of tokens, before all samplers; -inf bans a token
+    logit_bias: Vec<(u32, f32)> = vec![], Biases(), "ID(+|-)BIAS".with_short('l');
+    /// Seed of the random numbers; -1 draws one
+    seed: u64 = 0, Seed(), "N".with_short('s');
+    internal {
+        /// The tokens of `dry_sequence_breakers`; see [`sequence_breakers`]. `Model::sampling` sets it.
+        dry_breaker_tokens: Vec<Vec<u32>>,
     }
 }

@@ -68,7 +68,7 @@ fn given_key(headers: &HeaderMap) -> Option<&str> {
 
 /// An error response in the shape of the path's API.
 pub(crate) fn refuse(path: &str, error: ApiError) -> Response {
-    match path == messages::PATH {
+    match path.starts_with(messages::PATH) {
         true => messages::error_response(&error),
         false => error.into_response(),
     }

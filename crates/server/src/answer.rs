@@ -1,20 +1,16 @@
 //! From the parameters of a request to running generations, and their events.
 
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::registry::LoadedModel;
 use kvark::engine::{
     BranchCells, CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
 };
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
-use kvark::speculative::{DepthStats, SpecOptions, SpecStats, SpecType};
+use kvark::speculative::{DepthStats, SpecOptions, SpecStats};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-
-/// The largest number of choices of a request.
-const MAX_CHOICES: i64 = 128;
 
 /// The parameters that all generating endpoints share.
 #[derive(Clone, Debug)]
@@ -29,111 +25,6 @@ pub(crate) struct GenerationParameters {
     pub(crate) timeout: Option<Duration>,
 }
 
-impl GenerationParameters {
-    /// Reads sampling parameters, stop strings and limits, with OpenAI's and llama.cpp's names.
-    pub(crate) fn read(
-        fields: &mut Fields,
-        defaults: SamplerOptions,
-    ) -> Result<GenerationParameters, ApiError> {
-        let mut sampling = defaults;
-        let set = |target: &mut f32, value: Option<f32>| *target = value.unwrap_or(*target);
-        set(
-            &mut sampling.temperature,
-            fields.number("temperature", 0.0..=100.0)?,
-        );
-        set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
-        set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
-        set(
-            &mut sampling.typical_p,
-            fields.number("typical_p", 0.0..=1.0)?,
-        );
-        set(
-            &mut sampling.frequency_penalty,
-            fields.number("frequency_penalty", -2.0..=2.0)?,
-        );
-        set(
-            &mut sampling.presence_penalty,
-            fields.number("presence_penalty", -2.0..=2.0)?,
-        );
-        set(
-            &mut sampling.repeat_penalty,
-            fields.number("repeat_penalty", 0.01..=100.0)?,
-        );
-        if let Some(n) = fields.integer("repeat_last_n", 0..=1 << 20)? {
-            sampling.repeat_last_n = n as usize;
-        }
-        if let Some(n) = fields.integer("top_k", 0..=1 << 20)? {
-            sampling.top_k = n as usize;
-        }
-        sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
-            Some(seed) => seed as u64,
-            None => random_seed(),
-        };
-        if let Some(bias) = fields.object("logit_bias")? {
-            for (token, value) in bias {
-                let id = token.parse::<u32>().map_err(|_| {
-                    ApiError::parameter("logit_bias", format!("{token:?} is not a token id"))
-                })?;
-                let value = value.as_f64().filter(|v| (-100.0..=100.0).contains(v));
-                let value = value.ok_or_else(|| {
-                    ApiError::parameter("logit_bias", "a bias is a number between -100 and 100")
-                })?;
-                // OpenAI's -100 bans a token.
-                let value = if value <= -100.0 {
-                    f64::NEG_INFINITY
-                } else {
-                    value
-                };
-                sampling.logit_bias.push((id, value as f32));
-            }
-        }
-        let stop = fields.strings("stop")?;
-        if stop.len() > 16 || stop.iter().any(|text| text.len() > 1024) {
-            let limits = "at most 16 strings of at most 1024 bytes";
-            return Err(ApiError::parameter("stop", limits));
-        }
-        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        let timeout = fields.number("timeout", 0.001..=86400.0)?;
-        Ok(GenerationParameters {
-            sampling,
-            options: GenerateOptions {
-                max_tokens: None,
-                stop,
-                ignore_eos,
-            },
-            choices: fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
-            priority: fields.integer("priority", -1000..=1000)?.unwrap_or(0) as i32,
-            cache_prompt: fields.boolean("cache_prompt")?.unwrap_or(true),
-            speculation: speculation(fields)?,
-            timeout: timeout.map(Duration::from_secs_f32),
-        })
-    }
-}
-
-/// The speculation that a request asks for.
-fn speculation(fields: &mut Fields) -> Result<Option<SpecOptions>, ApiError> {
-    let kind = match fields.string("spec_type")?.as_deref() {
-        None | Some("none") => None,
-        Some(name) => Some(SpecType::from_name(name).ok_or_else(|| {
-            let names = SpecType::ALL.map(SpecType::name).join(", ");
-            ApiError::parameter("spec_type", format!("must be one of {names}, none"))
-        })?),
-    };
-    let mut options = SpecOptions::default();
-    let sizes = [
-        ("spec_tree", &mut options.max_candidates),
-        ("spec_depth", &mut options.max_depth),
-        ("spec_topk", &mut options.top_k),
-    ];
-    for (name, size) in sizes {
-        if let Some(n) = fields.integer(name, 1..=64)? {
-            *size = n as usize;
-        }
-    }
-    options.trace = fields.boolean("spec_trace")?.unwrap_or(false);
-    Ok(kind.map(|kind| SpecOptions { kind, ..options }))
-}
-
 /// The counts of speculation as a JSON object, for an answer and for `--json`.
 pub fn spec_object(stats: &SpecStats) -> Value {
     let depth = |d: &DepthStats| json!({ "drafted": d.drafted, "accepted": d.accepted });
@@ -146,12 +37,6 @@ pub fn spec_object(stats: &SpecStats) -> Value {
         "propose_ms": stats.propose_time.as_secs_f64() * 1e3,
         "verify_ms": stats.verify_time.as_secs_f64() * 1e3,
     })
-}
-
-/// A seed that differs from request to request.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(Instant::now())
 }
 
 /// The generations of a request, one for each choice. Dropping it cancels them.

@@ -5,12 +5,13 @@ use crate::answer::{
     Answer, GenerationParameters, Stage, Usage, cache_header, cache_object, finish_name, timings,
 };
 use crate::app::App;
+use crate::body::{Body, Int, StringOrObject};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
 use crate::chat_prompt::ChatPrompt;
 use crate::constraint::{OutputFormat, ToolChoice};
 use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::generation::{GenerationRequest, StreamOptions};
 use crate::registry::LoadedModel;
 use crate::sse;
 use axum::body::Bytes;
@@ -19,7 +20,10 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::{BranchCells, CacheReport};
 use kvark::text::tools::ToolCall;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::Error;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// OpenAI's parameters that cannot change the output of a local model.
@@ -46,14 +50,71 @@ const UNSUPPORTED: &[&str] = &[
     "web_search_options",
 ];
 
+/// The parameters of a chat completion, besides those of all turns and generations.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ChatRequest {
+    /// The conversation, or what comes new to `conversation`
+    #[schemars(with = "Vec<Map<String, Value>>", required)]
+    messages: Option<Vec<Value>>,
+    /// include_usage
+    stream_options: Option<StreamOptions>,
+    /// Return log-probabilities
+    #[serde(default)]
+    logprobs: bool,
+    /// How many of the most likely tokens have log-probabilities
+    top_logprobs: Option<Int<0, 20>>,
+    /// llama.cpp's name: log-probabilities, with this many of the most likely tokens
+    n_probs: Option<Int<0, 20>>,
+    /// Most tokens of the answer
+    max_tokens: Option<Int<1>>,
+    /// The same
+    max_completion_tokens: Option<Int<1>>,
+    /// Further variables of the chat template
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+}
+
+/// The parameters of a turn, which all chat endpoints take.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TurnRequest {
+    /// Functions that the model may call
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    pub(crate) tools: Vec<Value>,
+    /// auto, none, required, or one function
+    #[schemars(with = "Option<StringOrObject>")]
+    tool_choice: Option<Value>,
+    /// The conversation that goes on, with its exact tokens
+    pub(crate) conversation: Option<String>,
+}
+
+/// What an endpoint has read of a chat, in the shape of chat completions.
+#[derive(Default)]
+pub(crate) struct ChatInput {
+    pub(crate) messages: Vec<Value>,
+    /// Further variables of the template.
+    pub(crate) variables: Map<String, Value>,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) logprobs: Option<usize>,
+    /// Stop strings besides `stop`.
+    pub(crate) stop: Vec<String>,
+    /// Parameters that cannot change the output.
+    pub(crate) ignored: &'static [&'static str],
+    /// Parameters that would change the output.
+    pub(crate) unsupported: &'static [&'static str],
+}
+
 /// A chat that is ready to be generated.
 pub(crate) struct PreparedChat {
     pub(crate) model: Arc<LoadedModel>,
     pub(crate) prompt: ChatPrompt,
     pub(crate) tokens: Arc<Vec<u32>>,
     pub(crate) parameters: GenerationParameters,
-    pub(crate) logprobs: Option<usize>,
-    pub(crate) format: OutputFormat,
+    logprobs: Option<usize>,
+    format: OutputFormat,
+    /// Whether the answer comes as server-sent events.
+    pub(crate) stream: bool,
+    pub(crate) warnings: Vec<String>,
     /// The conversation that the first choice continues, until the answer has it.
     turn: Option<ConversationTurn>,
     /// The cells of that conversation.
@@ -61,18 +122,30 @@ pub(crate) struct PreparedChat {
 }
 
 impl PreparedChat {
-    /// Renders and tokenises a chat. A conversation's messages and exact tokens come before `prompt`'s.
+    /// Reads what all chat endpoints take, and renders and tokenises the chat. A conversation's messages and exact tokens
+    /// come before those of the input.
     pub(crate) async fn new(
         app: &Arc<App>,
-        model: Arc<LoadedModel>,
-        mut prompt: ChatPrompt,
-        parameters: GenerationParameters,
-        logprobs: Option<usize>,
-        format: OutputFormat,
-        conversation: Option<(&str, &Owner)>,
+        owner: &Owner,
+        mut body: Body,
+        (mut generation, turn): (GenerationRequest, TurnRequest),
+        input: ChatInput,
     ) -> Result<PreparedChat, ApiError> {
+        let choice = ToolChoice::read(turn.tool_choice, &turn.tools)?;
+        let tools = match choice {
+            ToolChoice::None => vec![],
+            _ => turn.tools,
+        };
+        let mut prompt = ChatPrompt::new(input.messages, tools, input.variables)?;
+        let format = OutputFormat::read(&mut generation, &choice, &prompt.tools)?;
+        let conversation = turn.conversation.as_deref();
+        let model = app.chat_model(generation.model.take(), conversation, owner);
+        let model = model.await?;
+        let mut parameters = generation.parameters(&mut body, &model.model, input.max_tokens)?;
+        parameters.options.stop.extend(input.stop);
+        let warnings = body.finish(input.ignored, input.unsupported, app.options.lenient)?;
         let continued = match conversation {
-            Some((id, owner)) => Some(ConversationTurn::begin(app, id, owner).await?),
+            Some(id) => Some(ConversationTurn::begin(app, id, owner).await?),
             None if prompt.messages.is_empty() => {
                 return Err(ApiError::parameter("messages", "must not be empty"));
             }
@@ -101,8 +174,10 @@ impl PreparedChat {
             prompt,
             tokens: Arc::new(tokens),
             parameters,
-            logprobs,
+            logprobs: input.logprobs,
             format,
+            stream: generation.stream,
+            warnings,
             turn,
             cells,
         })
@@ -144,71 +219,49 @@ pub(crate) async fn create(
     Extension(owner): Extension<Owner>,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = fields.string("model")?;
-    let conversation = fields.string("conversation")?;
-    let messages = match conversation {
-        Some(_) => fields.list("messages")?.unwrap_or_default(),
-        None => match fields.required("messages")? {
-            Value::Array(messages) => messages,
-            _ => return Err(ApiError::parameter("messages", "must be a list")),
-        },
+    let mut body = Body::parse(&body)?;
+    let request: ChatRequest = body.read()?;
+    let generation: GenerationRequest = body.read()?;
+    let turn: TurnRequest = body.read()?;
+    let conversation = turn.conversation.clone();
+    let messages = match request.messages {
+        None if conversation.is_none() => return Err(ApiError::missing_field("messages")),
+        messages => messages.unwrap_or_default(),
     };
-    let tools = fields.list("tools")?.unwrap_or_default();
-    let choice = ToolChoice::read(&mut fields, &tools)?;
-    let tools = if choice == ToolChoice::None {
-        vec![]
-    } else {
-        tools
-    };
-    let variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
-    let prompt = ChatPrompt::new(messages, tools, variables)?;
-    let format = OutputFormat::read(&mut fields, &choice, &prompt.tools)?;
-    let stream = fields.boolean("stream")?.unwrap_or(false);
-    let include_usage = read_stream_options(&mut fields)?;
-    let logprobs = match fields.boolean("logprobs")?.unwrap_or(false) {
-        true => Some(fields.integer("top_logprobs", 0..=20)?.unwrap_or(0) as usize),
-        false => {
-            if fields
-                .integer("top_logprobs", 0..=20)?
-                .is_some_and(|n| n > 0)
-            {
-                return Err(ApiError::parameter("top_logprobs", "needs logprobs: true"));
-            }
-            None
+    let top = request.top_logprobs.map_or(0, Int::size);
+    let logprobs = match (request.n_probs, request.logprobs) {
+        (_, true) => Some(top),
+        (Some(n), false) => Some(n.size().max(top)).filter(|n| *n > 0),
+        (None, false) if top > 0 => {
+            return Err(ApiError::parameter("top_logprobs", "needs logprobs: true"));
         }
+        (None, false) => None,
     };
-    let model = app.chat_model(model, conversation.as_deref(), &owner);
-    let model = model.await?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
-    let most = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
-    let most = fields.integer("max_tokens", 1..=i64::MAX)?.or(most);
-    parameters.options.max_tokens = most.map(|n| n as usize);
-    let warnings = fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;
-    let mut chat = PreparedChat::new(
-        &app,
-        model,
-        prompt,
-        parameters,
+    let most = request.max_tokens.or(request.max_completion_tokens);
+    let input = ChatInput {
+        messages,
+        variables: request.chat_template_kwargs,
+        max_tokens: most.map(Int::size),
         logprobs,
-        format,
-        conversation.as_deref().map(|id| (id, &owner)),
-    )
-    .await?;
+        ignored: IGNORED,
+        unsupported: UNSUPPORTED,
+        ..ChatInput::default()
+    };
+    let mut chat = PreparedChat::new(&app, &owner, body, (generation, turn), input).await?;
     let (answer, report) = chat.start(&app).await?;
     let head = Head {
         id: app.new_id("chatcmpl"),
         created: jiff::Timestamp::now().as_second(),
         model: chat.model.name.clone(),
         cache: cache_object(&report, &chat.model, &chat.tokens),
-        warnings,
+        warnings: std::mem::take(&mut chat.warnings),
         conversation,
     };
+    let include_usage = StreamOptions::include_usage(request.stream_options);
     let header = [("x-kvark-cache", cache_header(&report))];
     let choices = chat.parameters.choices;
     let wants_logprobs = chat.logprobs.is_some();
-    Ok(match stream {
+    Ok(match chat.stream {
         true => {
             let stream = Stream::new(answer, head, choices, include_usage);
             (header, sse::response(stream, Stream::next)).into_response()
@@ -218,13 +271,6 @@ pub(crate) async fn create(
             (header, Json(body)).into_response()
         }
     })
-}
-
-/// Reads `stream_options`, and returns whether usage is wanted at the end of a stream.
-pub(crate) fn read_stream_options(fields: &mut Fields) -> Result<bool, ApiError> {
-    let options = fields.object("stream_options")?.unwrap_or_default();
-    let usage = options.get("include_usage").and_then(Value::as_bool);
-    Ok(usage.unwrap_or(false))
 }
 
 /// What every object of a response begins with.

@@ -1,14 +1,13 @@
 //! `POST /v1/completions`
 
-use crate::answer::{
-    Answer, GenerationParameters, Stage, Usage, cache_header, cache_object, finish_name, timings,
-};
+use crate::answer::{Answer, Stage, Usage, cache_header, cache_object, finish_name, timings};
 use crate::app::App;
-use crate::chat::{IGNORED, read_stream_options};
+use crate::body::{Body, Int};
+use crate::chat::IGNORED;
 use crate::chat_prompt::plain_tokens;
 use crate::constraint::{OutputFormat, ToolChoice};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::generation::{GenerationRequest, StreamOptions};
 use crate::registry::LoadedModel;
 use crate::sse;
 use axum::Json;
@@ -16,32 +15,62 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use kvark::engine::{RequestEvent, RequestOutput, TokenLogprobs};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// OpenAI's default length of a completion.
-const DEFAULT_TOKENS: i64 = 16;
+const DEFAULT_TOKENS: usize = 16;
+
+/// The parameters of a completion, besides those of all generations.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CompletionRequest {
+    /// A text or token ids
+    prompt: Prompt,
+    /// Most tokens of the answer [16]
+    max_tokens: Option<Int<0>>,
+    /// The same
+    n_predict: Option<Int<0>>,
+    /// Return the prompt before the text
+    #[serde(default)]
+    echo: bool,
+    /// Log-probabilities of this many tokens
+    logprobs: Option<Int<0, 20>>,
+    /// llama.cpp's name of `logprobs`; 0 for none
+    n_probs: Option<Int<0, 20>>,
+    /// include_usage
+    stream_options: Option<StreamOptions>,
+}
+
+/// One prompt, alone or in a list.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "must be a string or a list of token ids")]
+#[schemars(inline)]
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    Lists(Vec<Vec<u32>>),
+}
 
 /// The handler.
 pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = app.model(fields.string("model")?).await?;
-    let text = fields.required("prompt")?;
-    let echo = fields.boolean("echo")?.unwrap_or(false);
-    let stream = fields.boolean("stream")?.unwrap_or(false);
-    let include_usage = read_stream_options(&mut fields)?;
-    let logprobs = fields.integer("logprobs", 0..=20)?.map(|n| n as usize);
-    let format = OutputFormat::read(&mut fields, &ToolChoice::Auto, &[])?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
-    let most = fields.integer("max_tokens", 0..=i64::MAX)?;
-    let most = fields.integer("n_predict", 0..=i64::MAX)?.or(most);
-    parameters.options.max_tokens = Some(most.unwrap_or(DEFAULT_TOKENS) as usize);
-    let unsupported = ["best_of", "suffix"];
-    let warnings = fields.finish(IGNORED, &unsupported, app.options.lenient)?;
+    let mut body = Body::parse(&body)?;
+    let request: CompletionRequest = body.read()?;
+    let mut generation: GenerationRequest = body.read()?;
+    let model = app.model(generation.model.take()).await?;
+    let logprobs = request.logprobs.or(request.n_probs.filter(|n| n.0 > 0));
+    let logprobs = logprobs.map(Int::size);
+    let format = OutputFormat::read(&mut generation, &ToolChoice::Auto, &[])?;
+    let most = request.n_predict.or(request.max_tokens);
+    let most = Some(most.map_or(DEFAULT_TOKENS, Int::size));
+    let parameters = generation.parameters(&mut body, &model.model, most)?;
+    let warnings = body.finish(IGNORED, &["best_of", "suffix"], app.options.lenient)?;
     let (prompt, tokens) = {
         let model = model.clone();
-        app.blocking(move |_| read_prompt(&model, text)).await?
+        app.blocking(move |_| read_prompt(&model, request.prompt))
+            .await?
     };
     Answer::check_choices(&model, parameters.choices)?;
     let constraints = format.constraints(&app, &model, parameters.choices);
@@ -67,41 +96,42 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
         created: jiff::Timestamp::now().as_second(),
         model,
         kvark,
-        echo: echo.then_some(prompt),
+        echo: request.echo.then_some(prompt),
         choices: parameters.choices,
         running: parameters.choices,
         offsets: vec![0; parameters.choices],
         usage: Usage::default(),
-        include_usage,
+        include_usage: StreamOptions::include_usage(request.stream_options),
         stage: Stage::Chunks,
     };
     let header = [("x-kvark-cache", cache_header(&report))];
-    Ok(match stream {
+    Ok(match generation.stream {
         true => (header, sse::response(state, Stream::next)).into_response(),
         false => (header, Json(state.collect().await?)).into_response(),
     })
 }
 
-/// A prompt is a text, a list with one text, or token ids.
-fn read_prompt(model: &LoadedModel, value: Value) -> Result<(String, Vec<u32>), ApiError> {
-    let wrong = || ApiError::parameter("prompt", "must be a string or a list of token ids");
-    match value {
-        Value::String(text) => {
+/// The text and the tokens of a prompt.
+fn read_prompt(model: &LoadedModel, prompt: Prompt) -> Result<(String, Vec<u32>), ApiError> {
+    let one = "must be one prompt";
+    match prompt {
+        Prompt::Text(text) => {
             model.check_length(text.len())?;
             let tokens = plain_tokens(model, &text)?;
             Ok((text, tokens))
         }
-        Value::Array(mut items) if items.len() == 1 && !items[0].is_number() => {
-            read_prompt(model, items.remove(0))
-        }
-        Value::Array(items) => {
-            let id = |item: &Value| item.as_u64().and_then(|id| u32::try_from(id).ok());
-            let ids: Option<Vec<u32>> = items.iter().map(id).collect();
-            let ids = ids.ok_or_else(wrong)?;
+        Prompt::Tokens(ids) => {
             let text = model.model.tokenizer().map(|t| t.decode(&ids, true));
             Ok((text.unwrap_or_default(), ids))
         }
-        _ => Err(wrong()),
+        Prompt::Texts(texts) => match <[String; 1]>::try_from(texts) {
+            Ok([text]) => read_prompt(model, Prompt::Text(text)),
+            Err(_) => Err(ApiError::parameter("prompt", one)),
+        },
+        Prompt::Lists(lists) => match <[Vec<u32>; 1]>::try_from(lists) {
+            Ok([ids]) => read_prompt(model, Prompt::Tokens(ids)),
+            Err(_) => Err(ApiError::parameter("prompt", one)),
+        },
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::generation::GenerationRequest;
 use crate::registry::LoadedModel;
 use kvark::engine::TokenConstraint;
 use kvark::grammar::GrammarSource;
@@ -24,12 +24,12 @@ pub(crate) enum ToolChoice {
 
 impl ToolChoice {
     /// Reads `tool_choice`.
-    pub(crate) fn read(fields: &mut Fields, tools: &[Value]) -> Result<ToolChoice, ApiError> {
+    pub(crate) fn read(choice: Option<Value>, tools: &[Value]) -> Result<ToolChoice, ApiError> {
         let wrong = || {
             let choices = "must be \"auto\", \"none\", \"required\" or a function's name";
             ApiError::parameter("tool_choice", choices)
         };
-        let choice = match fields.value("tool_choice") {
+        let choice = match choice {
             None => ToolChoice::Auto,
             Some(Value::String(name)) => match &*name {
                 "auto" => ToolChoice::Auto,
@@ -77,13 +77,13 @@ pub(crate) struct OutputFormat {
 impl OutputFormat {
     /// Reads `response_format`, `grammar` and `regex`; a forced tool call is a format too.
     pub(crate) fn read(
-        fields: &mut Fields,
+        request: &mut GenerationRequest,
         choice: &ToolChoice,
         tools: &[Value],
     ) -> Result<OutputFormat, ApiError> {
         let mut grammar = None;
         let mut parameter = "response_format";
-        if let Some(format) = fields.object("response_format")? {
+        if let Some(format) = request.response_format.take() {
             grammar = match format.get("type").and_then(Value::as_str) {
                 Some("text") => None,
                 Some("json_object") => match format.get("schema") {
@@ -105,15 +105,15 @@ impl OutputFormat {
                 }
             };
         }
-        if let Some(schema) = fields.value("json_schema") {
+        if let Some(schema) = request.json_schema.take() {
             grammar = Some(GrammarSource::JsonSchema(schema));
             parameter = "json_schema";
         }
-        if let Some(source) = fields.string("grammar")? {
+        if let Some(source) = request.grammar.take() {
             grammar = Some(GrammarSource::Gbnf(source));
             parameter = "grammar";
         }
-        if let Some(pattern) = fields.string("regex")? {
+        if let Some(pattern) = request.regex.take() {
             grammar = Some(GrammarSource::Regex(pattern));
             parameter = "regex";
         }

@@ -2,43 +2,54 @@
 
 use crate::access::Owner;
 use crate::app::App;
+use crate::body::Body;
 use crate::chat_prompt::ChatPrompt;
 use crate::conversation::{Conversation, Turn};
 use crate::conversations::Conversations;
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::registry::LoadedModel;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use kvark::engine::BranchCells;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Where a conversation is cut.
-enum Cut {
-    /// After this many turns.
-    Turn(usize),
-    /// After this many tokens.
-    Token(usize),
+/// The parameters of a new conversation.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CreateRequest {
+    /// The model; the default one if left out
+    model: Option<String>,
+    /// The beginning of the conversation
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    messages: Vec<Value>,
 }
 
-/// Reads `at`: a turn (`{"turn": 2}` or a number: that many turns stay), or a token (`{"token": 120}`). `None` if it is left
-/// out: everything stays.
-fn read_at(fields: &mut Fields) -> Result<Option<Cut>, ApiError> {
-    let wrong = || ApiError::parameter("at", "must be {\"turn\": N} or {\"token\": N}");
-    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let cut = match fields.value("at") {
-        None => return Ok(None),
-        Some(value @ Value::Number(_)) => number(&value).map(Cut::Turn),
-        Some(Value::Object(map)) if map.len() == 1 => match (map.get("turn"), map.get("token")) {
-            (Some(turn), None) => number(turn).map(Cut::Turn),
-            (None, Some(token)) => number(token).map(Cut::Token),
-            _ => None,
-        },
-        Some(_) => None,
-    };
-    cut.map(Some).ok_or_else(wrong)
+/// The parameters of a cut.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CutRequest {
+    /// Turns (or tokens) that stay; all if left out
+    at: Option<Cut>,
+}
+
+/// Where a conversation is cut.
+#[derive(Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "must be {\"turn\": N} or {\"token\": N}"
+)]
+#[schemars(inline)]
+enum Cut {
+    /// After this many turns.
+    Turns(usize),
+    /// After this many turns.
+    Turn { turn: usize },
+    /// After this many tokens.
+    Token { token: usize },
 }
 
 /// The conversation cut at a turn or a token. An answer that is being generated is cut where it is.
@@ -49,16 +60,16 @@ fn cut(
 ) -> Result<Conversation, ApiError> {
     let (turns, tokens) = (it.messages.len(), it.tokens.len());
     match at {
-        Some(Cut::Turn(n)) if n <= turns => Ok(it.cut_at_turn(n)),
-        Some(Cut::Turn(_)) => Err(ApiError::parameter(
+        Some(Cut::Turns(n) | Cut::Turn { turn: n }) if n <= turns => Ok(it.cut_at_turn(n)),
+        Some(Cut::Turns(_) | Cut::Turn { .. }) => Err(ApiError::parameter(
             "at",
             format!("there are {turns} turns"),
         )),
-        Some(Cut::Token(n)) if n > tokens => Err(ApiError::parameter(
+        Some(Cut::Token { token: n }) if n > tokens => Err(ApiError::parameter(
             "at",
             format!("there are {tokens} tokens"),
         )),
-        Some(Cut::Token(n)) => Ok(it.cut_at_token(n, decode)),
+        Some(Cut::Token { token: n }) => Ok(it.cut_at_token(n, decode)),
         None => Ok(it.cut_at_token(tokens, decode)),
     }
 }
@@ -71,25 +82,17 @@ fn decoder(model: &LoadedModel) -> impl FnOnce(&[u32]) -> String {
     }
 }
 
-fn body_fields(body: &Bytes) -> Result<Fields, ApiError> {
-    match body.is_empty() {
-        true => Fields::parse(&Bytes::from_static(b"{}")),
-        false => Fields::parse(body),
-    }
-}
-
 /// `POST /v1/kvark/conversations`
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(owner): Extension<Owner>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = body_fields(&body)?;
-    let name = fields.string("model")?;
-    let messages = fields.list("messages")?.unwrap_or_default();
-    let prompt = ChatPrompt::new(messages, vec![], Map::new())?;
-    fields.finish(&["metadata"], &[], app.options.lenient)?;
-    let model = app.model(name).await?;
+    let mut body = Body::parse(&body)?;
+    let request: CreateRequest = body.read()?;
+    let prompt = ChatPrompt::new(request.messages, vec![], Map::new())?;
+    body.finish(&["metadata"], &[], app.options.lenient)?;
+    let model = app.model(request.model).await?;
     let rendered = model.clone();
     let (tokens, messages) = app
         .blocking(move |_| given_turns(&rendered, &prompt))
@@ -180,9 +183,9 @@ pub(crate) async fn fork(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = body_fields(&body)?;
-    let at = read_at(&mut fields)?;
-    fields.finish(&[], &[], app.options.lenient)?;
+    let mut body = Body::parse(&body)?;
+    let CutRequest { at } = body.read()?;
+    body.finish(&[], &[], app.options.lenient)?;
     let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
     let model = model.await?;
     let forked = app.conversations.with(&id, &owner, |table, number| {
@@ -205,9 +208,9 @@ pub(crate) async fn rewind(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = body_fields(&body)?;
-    let at = read_at(&mut fields)?;
-    fields.finish(&[], &[], app.options.lenient)?;
+    let mut body = Body::parse(&body)?;
+    let CutRequest { at } = body.read()?;
+    body.finish(&[], &[], app.options.lenient)?;
     let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
     let model = model.await?;
     app.conversations.wait_until_idle(&id, &owner).await?;

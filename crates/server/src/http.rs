@@ -3,17 +3,14 @@
 use crate::access::{check_host, check_key, check_origin, refuse};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{
-    chat, completions, conversation_routes, embeddings, messages, openapi, operation, page,
-    responses, tokenize,
-};
+use crate::page;
+use crate::routes::{self, Endpoint};
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use futures_util::StreamExt;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::sync::Arc;
@@ -32,52 +29,20 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
 
 /// All routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    let api = Router::new()
-        .route("/v1/models", get(operation::models))
-        .route("/v1/models/{id}", get(operation::model))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/responses", post(responses::create))
-        .route(messages::PATH, post(messages::create))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/tokenize", post(tokenize::tokenize))
-        .route("/detokenize", post(tokenize::detokenize))
-        .route("/apply-template", post(tokenize::apply_template))
-        .route("/props", get(operation::props))
-        .route("/slots", get(operation::slots))
-        .route("/metrics", get(operation::metrics))
-        .route(
-            "/v1/kvark/conversations",
-            get(conversation_routes::list).post(conversation_routes::create),
-        )
-        .route(
-            "/v1/kvark/conversations/{id}",
-            get(conversation_routes::get).delete(conversation_routes::delete),
-        )
-        .route(
-            "/v1/kvark/conversations/{id}/fork",
-            post(conversation_routes::fork),
-        )
-        .route(
-            "/v1/kvark/conversations/{id}/rewind",
-            post(conversation_routes::rewind),
-        )
-        .route(
-            "/v1/kvark/conversations/{id}/keep",
-            post(conversation_routes::keep),
-        )
-        .route(
-            "/v1/kvark/cache",
-            get(operation::cache).delete(operation::clear_cache),
-        )
-        .route("/v1/kvark/cache/{seq}", get(operation::cache_tokens))
-        .route("/v1/kvark/events", get(operation::events))
+    let (private, open): (Vec<_>, Vec<_>) = routes::endpoints()
+        .into_iter()
+        .partition(|endpoint| endpoint.needs_key);
+    let route =
+        |router: Router<_>, endpoint: Endpoint| router.route(endpoint.path, endpoint.handler);
+    let api = private
+        .into_iter()
+        .fold(Router::new(), route)
         // Bodies are read after the key was checked: others cannot use up memory.
         .layer(middleware::from_fn_with_state(app.clone(), read_body))
         .layer(middleware::from_fn_with_state(app.clone(), check_key))
         .layer(DefaultBodyLimit::disable());
-    api.route("/health", get(operation::health))
-        .route("/openapi.json", get(openapi::serve))
+    open.into_iter()
+        .fold(api, route)
         .merge(page::routes())
         .fallback(|| async { ApiError::not_found("there is no such path") })
         .method_not_allowed_fallback(|| async {

@@ -6,6 +6,7 @@
 mod access;
 mod answer;
 mod app;
+mod body;
 mod chat;
 mod chat_answer;
 mod chat_prompt;
@@ -17,7 +18,7 @@ mod conversation_store;
 mod conversations;
 mod embeddings;
 mod error;
-mod fields;
+mod generation;
 mod http;
 mod messages;
 mod openapi;
@@ -26,6 +27,8 @@ mod options;
 mod page;
 mod registry;
 mod responses;
+mod routes;
+mod sampling;
 mod sse;
 mod tokenize;
 

@@ -1,14 +1,14 @@
 //! `POST /v1/messages`, as Anthropic has it.
 
 use crate::access::Owner;
-use crate::answer::{GenerationParameters, cache_header, cache_object};
+use crate::answer::{cache_header, cache_object};
 use crate::app::App;
-use crate::chat::{PreparedChat, chat_finish};
+use crate::body::{Body, Int, Strings, TextOrObjects};
+use crate::chat::{ChatInput, PreparedChat, TurnRequest, chat_finish};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
 use crate::chat_prompt::ChatPrompt;
-use crate::constraint::{OutputFormat, ToolChoice};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::generation::GenerationRequest;
 use crate::sse;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -16,12 +16,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::RequestOutput;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Parameters that cannot change the output of a local model.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "cache_control",
     "diagnostics",
     "inference_geo",
@@ -48,6 +50,45 @@ pub(crate) async fn create(
     response.unwrap_or_else(|error| error_response(&error))
 }
 
+/// `POST /v1/messages/count_tokens`: the tokens of a prompt, without an answer.
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Response {
+    let counted = count(app, body).await;
+    counted.map_or_else(|error| error_response(&error), IntoResponse::into_response)
+}
+
+/// The parameters of a count.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CountRequest {
+    /// The model; the default one if left out
+    model: Option<String>,
+    /// The conversation
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    messages: Vec<Value>,
+    /// The system message
+    #[schemars(with = "Option<TextOrObjects>")]
+    system: Option<Value>,
+    /// Functions that the model may call
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    tools: Vec<Value>,
+}
+
+/// Parameters of a count that add no tokens.
+pub(crate) const COUNT_IGNORED: &[&str] =
+    &["cache_control", "output_config", "thinking", "tool_choice"];
+
+async fn count(app: Arc<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let mut body = Body::parse(&body)?;
+    let request: CountRequest = body.read()?;
+    body.finish(COUNT_IGNORED, UNSUPPORTED, app.options.lenient)?;
+    let messages = openai_messages(request.system, request.messages)?;
+    let tools = request.tools.iter().map(openai_tool).collect();
+    let prompt = ChatPrompt::new(messages, tools, Map::new())?;
+    let model = app.model(request.model).await?;
+    let tokens = app.blocking(move |_| prompt.tokens(&model)).await?;
+    Ok(Json(json!({ "input_tokens": tokens.len() })))
+}
+
 /// An error in Anthropic's shape.
 pub(crate) fn error_response(error: &ApiError) -> Response {
     error.response(json!({
@@ -70,15 +111,37 @@ fn error_kind(status: StatusCode) -> &'static str {
     }
 }
 
-/// Reads `output_config`: its format has OpenAI's `json_schema` without a name.
-fn read_output_config(fields: &mut Fields) -> Result<(), ApiError> {
-    for (name, value) in fields.object("output_config")?.unwrap_or_default() {
+/// The parameters of a message, besides those of all turns and generations.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct MessageRequest {
+    /// The conversation
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    messages: Vec<Value>,
+    /// Most tokens of the answer
+    max_tokens: Int<1>,
+    /// The system message
+    #[schemars(with = "Option<TextOrObjects>")]
+    system: Option<Value>,
+    /// Strings that end the answer
+    stop_sequences: Option<Strings>,
+    /// format: {"type": "json_schema", "schema": ...}
+    #[serde(default)]
+    output_config: Map<String, Value>,
+    /// Only {"type": "disabled"}
+    #[serde(default)]
+    thinking: Map<String, Value>,
+}
+
+/// The format of `output_config`: it has OpenAI's `json_schema` without a name.
+fn output_format(config: Map<String, Value>) -> Result<Option<Map<String, Value>>, ApiError> {
+    let mut found = None;
+    for (name, value) in config {
         match &*name {
             _ if value.is_null() => {}
             "format" if value["type"] == "json_schema" => {
                 let schema = json!({ "name": "output", "schema": value["schema"] });
                 let format = json!({ "type": "json_schema", "json_schema": schema });
-                fields.set("response_format", format);
+                found = format.as_object().cloned();
             }
             "format" => {
                 let wrong = "format.type must be \"json_schema\"";
@@ -87,55 +150,31 @@ fn read_output_config(fields: &mut Fields) -> Result<(), ApiError> {
             _ => return Err(ApiError::unsupported(&format!("output_config.{name}"))),
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = fields.string("model")?;
-    let Value::Array(messages) = fields.required("messages")? else {
-        return Err(ApiError::parameter("messages", "must be a list"));
-    };
-    let most = fields.required("max_tokens")?;
-    let most = most.as_u64().filter(|n| *n > 0);
-    let most = most.ok_or_else(|| ApiError::parameter("max_tokens", "must be at least 1"))?;
-    let mut all = vec![];
-    if let Some(system) = fields.value("system") {
-        all.push(json!({ "role": "system", "content": system }));
+    let mut body = Body::parse(&body)?;
+    let request: MessageRequest = body.read()?;
+    let mut generation: GenerationRequest = body.read()?;
+    let mut turn: TurnRequest = body.read()?;
+    let messages = openai_messages(request.system, request.messages)?;
+    turn.tools = turn.tools.iter().map(openai_tool).collect();
+    if let Some(format) = output_format(request.output_config)? {
+        generation.response_format = Some(format);
     }
-    for message in messages {
-        all.extend(openai_messages(message)?);
-    }
-    let tools: Vec<Value> = fields.list("tools")?.unwrap_or_default();
-    let tools: Vec<Value> = tools.iter().map(openai_tool).collect();
-    let choice = ToolChoice::read(&mut fields, &tools)?;
-    let tools = if choice == ToolChoice::None {
-        vec![]
-    } else {
-        tools
-    };
-    let prompt = ChatPrompt::new(all, tools, Map::new())?;
-    read_output_config(&mut fields)?;
-    let format = OutputFormat::read(&mut fields, &choice, &prompt.tools)?;
-    let stream = fields.boolean("stream")?.unwrap_or(false);
-    let stops = fields.strings("stop_sequences")?;
-    let conversation = fields.string("conversation")?;
-    if fields
-        .object("thinking")?
-        .is_some_and(|t| t.get("type") == Some(&"enabled".into()))
-    {
+    if request.thinking.get("type") == Some(&"enabled".into()) {
         return Err(ApiError::unsupported("thinking"));
     }
-    let model = app.chat_model(model, conversation.as_deref(), &owner);
-    let model = model.await?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
-    parameters.options.max_tokens = Some(most as usize);
-    parameters.options.stop.extend(stops);
-    fields.finish(IGNORED, UNSUPPORTED, app.options.lenient)?;
-    let conversation = conversation.as_deref().map(|id| (id, &owner));
-    let mut chat =
-        PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
+    let input = ChatInput {
+        messages,
+        max_tokens: Some(request.max_tokens.size()),
+        stop: request.stop_sequences.map_or(vec![], Strings::into),
+        ignored: IGNORED,
+        unsupported: UNSUPPORTED,
+        ..ChatInput::default()
+    };
+    let mut chat = PreparedChat::new(&app, &owner, body, (generation, turn), input).await?;
     let (answer, report) = chat.start(&app).await?;
     let header = [("x-kvark-cache", cache_header(&report))];
     let head = json!({
@@ -154,7 +193,7 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
         },
         "kvark": { "cache": cache_object(&report, &chat.model, &chat.tokens) },
     });
-    Ok(match stream {
+    Ok(match chat.stream {
         true => {
             let state = Stream::new(answer, head);
             (header, sse::named(state, Stream::next)).into_response()
@@ -163,8 +202,18 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     })
 }
 
+/// The system message and all others as OpenAI's messages.
+fn openai_messages(system: Option<Value>, messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+    let system = system.map(|content| json!({ "role": "system", "content": content }));
+    let mut all = Vec::from_iter(system);
+    for message in messages {
+        all.extend(openai_message(message)?);
+    }
+    Ok(all)
+}
+
 /// A message as OpenAI's messages: tool results become messages of their own.
-fn openai_messages(message: Value) -> Result<Vec<Value>, ApiError> {
+fn openai_message(message: Value) -> Result<Vec<Value>, ApiError> {
     let role = message["role"].clone();
     let Some(blocks) = message["content"].as_array() else {
         return Ok(vec![message]);

@@ -1,14 +1,13 @@
 //! `POST /v1/responses`, OpenAI's newer chat interface, without stored responses.
 
 use crate::access::Owner;
-use crate::answer::{GenerationParameters, Usage, cache_header, cache_object, finish_name};
+use crate::answer::{Usage, cache_header, cache_object, finish_name};
 use crate::app::App;
-use crate::chat::{IGNORED, PreparedChat};
+use crate::body::{Body, Int, TextOrObjects};
+use crate::chat::{ChatInput, PreparedChat, TurnRequest};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
-use crate::chat_prompt::ChatPrompt;
-use crate::constraint::{OutputFormat, ToolChoice};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::generation::GenerationRequest;
 use crate::sse;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -16,9 +15,25 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::RequestOutput;
 use kvark::generate::FinishReason;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Parameters that cannot change the output of a local model.
+pub(crate) const IGNORED: &[&str] = &[
+    "include",
+    "max_tool_calls",
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+];
 
 /// Parameters that would change the output.
 const UNSUPPORTED: &[&str] = &[
@@ -29,46 +44,56 @@ const UNSUPPORTED: &[&str] = &[
     "truncation",
 ];
 
+/// The parameters of a response, besides those of all turns and generations.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct ResponseRequest {
+    /// A text or a list of items
+    #[schemars(with = "TextOrObjects")]
+    input: Value,
+    /// The system message
+    instructions: Option<String>,
+    /// Most tokens of the answer
+    max_output_tokens: Option<Int<1>>,
+    /// format: text, json_object or json_schema
+    text: Option<TextOptions>,
+}
+
+/// `text`: its format is what chat completions call `response_format`.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(inline)]
+struct TextOptions {
+    format: Option<Map<String, Value>>,
+}
+
 /// The handler.
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Extension(owner): Extension<Owner>,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = fields.string("model")?;
-    let instructions = fields.string("instructions")?;
-    let mut messages = vec![];
-    if let Some(text) = &instructions {
-        messages.push(json!({ "role": "system", "content": text }));
-    }
-    match fields.required("input")? {
+    let mut body = Body::parse(&body)?;
+    let request: ResponseRequest = body.read()?;
+    let mut generation: GenerationRequest = body.read()?;
+    let turn: TurnRequest = body.read()?;
+    let instructions = request.instructions;
+    let system = instructions.iter();
+    let system = system.map(|text| json!({ "role": "system", "content": text }));
+    let mut messages: Vec<Value> = system.collect();
+    match request.input {
         Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
         Value::Array(items) => messages.extend(items.into_iter().map(message)),
         _ => return Err(ApiError::parameter("input", "must be a string or a list")),
     }
-    let tools = fields.list("tools")?.unwrap_or_default();
-    let choice = ToolChoice::read(&mut fields, &tools)?;
-    let tools = if choice == ToolChoice::None {
-        vec![]
-    } else {
-        tools
+    let format = request.text.and_then(|text| text.format);
+    generation.response_format = format.or(generation.response_format);
+    let input = ChatInput {
+        messages,
+        max_tokens: request.max_output_tokens.map(Int::size),
+        ignored: IGNORED,
+        unsupported: UNSUPPORTED,
+        ..ChatInput::default()
     };
-    let prompt = ChatPrompt::new(messages, tools, Map::new())?;
-    let format = read_text_format(&mut fields, &choice, &prompt.tools)?;
-    let stream = fields.boolean("stream")?.unwrap_or(false);
-    let conversation = fields.string("conversation")?;
-    let model = app.chat_model(model, conversation.as_deref(), &owner);
-    let model = model.await?;
-    let defaults = model.model.default_sampling();
-    let mut parameters = GenerationParameters::read(&mut fields, defaults)?;
-    let most = fields.integer("max_output_tokens", 1..=i64::MAX)?;
-    parameters.options.max_tokens = most.map(|n| n as usize);
-    let ignored = [IGNORED, &["include", "max_tool_calls"]].concat();
-    fields.finish(&ignored, UNSUPPORTED, app.options.lenient)?;
-    let conversation = conversation.as_deref().map(|id| (id, &owner));
-    let mut chat =
-        PreparedChat::new(&app, model, prompt, parameters, None, format, conversation).await?;
+    let mut chat = PreparedChat::new(&app, &owner, body, (generation, turn), input).await?;
     let (answer, report) = chat.start(&app).await?;
     let header = [("x-kvark-cache", cache_header(&report))];
     let head = json!({
@@ -89,7 +114,7 @@ pub(crate) async fn create(
         "usage": null,
         "kvark": { "cache": cache_object(&report, &chat.model, &chat.tokens) },
     });
-    Ok(match stream {
+    Ok(match chat.stream {
         true => {
             let state = Stream::new(answer, head);
             (header, sse::named(state, Stream::next)).into_response()
@@ -126,20 +151,6 @@ fn message(item: Value) -> Value {
         }),
         _ => item,
     }
-}
-
-/// Reads `text.format`: what chat completions call `response_format`.
-fn read_text_format(
-    fields: &mut Fields,
-    choice: &ToolChoice,
-    tools: &[Value],
-) -> Result<OutputFormat, ApiError> {
-    if let Some(mut text) = fields.object("text")?
-        && let Some(format) = text.remove("format")
-    {
-        fields.set("response_format", format);
-    }
-    OutputFormat::read(fields, choice, tools)
 }
 
 /// The answer as events, and the response object that they build.

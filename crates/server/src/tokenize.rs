@@ -1,38 +1,81 @@
 //! `POST /tokenize`, `/detokenize` and `/apply-template`, as llama.cpp's server has them.
 
 use crate::app::App;
+use crate::body::Body;
 use crate::chat_prompt::ChatPrompt;
 use crate::error::ApiError;
-use crate::fields::Fields;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use kvark::text::EncodeOptions;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
+
+/// The parameters of `/tokenize`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TokenizeRequest {
+    /// The model
+    model: Option<String>,
+    /// The text
+    content: String,
+    /// Add the token that begins a text
+    #[serde(default)]
+    add_special: bool,
+    /// Recognise control tokens in the text
+    parse_special: Option<bool>,
+    /// Return the texts of the tokens too
+    #[serde(default)]
+    with_pieces: bool,
+}
+
+/// The parameters of `/detokenize`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct DetokenizeRequest {
+    /// The model
+    model: Option<String>,
+    /// The token ids
+    tokens: Vec<u32>,
+}
+
+/// The parameters of `/apply-template`.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct TemplateRequest {
+    /// The model
+    model: Option<String>,
+    /// The conversation
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    messages: Vec<Value>,
+    /// Functions that the model may call
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    tools: Vec<Value>,
+    /// Further variables of the template
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+    /// End where the assistant begins
+    add_generation_prompt: Option<bool>,
+}
 
 /// `POST /tokenize`
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = app.model(fields.string("model")?).await?;
-    let content = fields.string("content")?;
-    let content = content.ok_or_else(|| ApiError::parameter("content", "is required"))?;
-    let bos = fields.boolean("add_special")?.unwrap_or(false);
-    let special = fields.boolean("parse_special")?.unwrap_or(true);
-    let pieces = fields.boolean("with_pieces")?.unwrap_or(false);
-    fields.finish(&[], &[], app.options.lenient)?;
+    let mut body = Body::parse(&body)?;
+    let request: TokenizeRequest = body.read()?;
+    body.finish(&[], &[], app.options.lenient)?;
+    let model = app.model(request.model).await?;
     let tokenizer = model.model.tokenizer()?;
     let options = EncodeOptions {
-        bos: bos && tokenizer.adds_bos(),
-        special,
+        bos: request.add_special && tokenizer.adds_bos(),
+        special: request.parse_special.unwrap_or(true),
         ..EncodeOptions::default()
     };
-    let ids = tokenizer.encode(&content, options);
+    let ids = tokenizer.encode(&request.content, options);
     let piece = |id: &u32| json!({ "id": id, "piece": tokenizer.decode(&[*id], true) });
-    let tokens: Value = match pieces {
+    let tokens: Value = match request.with_pieces {
         true => ids.iter().map(piece).collect(),
         false => json!(ids),
     };
@@ -44,16 +87,15 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = app.model(fields.string("model")?).await?;
-    let list = fields.list("tokens")?;
-    let list = list.ok_or_else(|| ApiError::parameter("tokens", "is required"))?;
-    fields.finish(&[], &[], app.options.lenient)?;
-    let vocab = model.model.facts().vocab_size as u64;
-    let id = |value: &Value| value.as_u64().filter(|id| *id < vocab).map(|id| id as u32);
-    let ids: Option<Vec<u32>> = list.iter().map(id).collect();
-    let wrong = || ApiError::parameter("tokens", format!("must be token ids below {vocab}"));
-    let ids = ids.ok_or_else(wrong)?;
+    let mut body = Body::parse(&body)?;
+    let request: DetokenizeRequest = body.read()?;
+    body.finish(&[], &[], app.options.lenient)?;
+    let model = app.model(request.model).await?;
+    let (ids, vocab) = (request.tokens, model.model.facts().vocab_size);
+    if ids.iter().any(|id| *id as usize >= vocab) {
+        let wrong = format!("must be token ids below {vocab}");
+        return Err(ApiError::parameter("tokens", wrong));
+    }
     let text = model.model.tokenizer()?.decode(&ids, true);
     Ok(Json(json!({ "content": text })))
 }
@@ -63,15 +105,15 @@ pub(crate) async fn apply_template(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    let model = app.model(fields.string("model")?).await?;
-    let messages = fields.list("messages")?;
-    let messages = messages.ok_or_else(|| ApiError::parameter("messages", "is required"))?;
-    let tools = fields.list("tools")?.unwrap_or_default();
-    let variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
-    let answer = fields.boolean("add_generation_prompt")?.unwrap_or(true);
-    fields.finish(&[], &[], app.options.lenient)?;
-    let prompt = ChatPrompt::new(messages, tools, variables)?;
-    let rendered = prompt.render(&model, answer)?;
+    let mut body = Body::parse(&body)?;
+    let request: TemplateRequest = body.read()?;
+    body.finish(&[], &[], app.options.lenient)?;
+    let model = app.model(request.model).await?;
+    let prompt = ChatPrompt::new(
+        request.messages,
+        request.tools,
+        request.chat_template_kwargs,
+    )?;
+    let rendered = prompt.render(&model, request.add_generation_prompt.unwrap_or(true))?;
     Ok(Json(json!({ "prompt": rendered.text() })))
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Running, start};
+use kvark::generate::{OptionKind, SAMPLING_OPTIONS, SamplerOptions};
 use serde_json::{Value, json};
 
 fn user(text: &str) -> Value {
@@ -272,6 +273,16 @@ fn other_interfaces_give_the_same_answer() {
         &json!({ "messages": user(question), "max_tokens": 12, "temperature": 0 }),
     );
     assert_eq!(message["content"][0]["text"], text);
+    let counted = server.ask(
+        "/v1/messages/count_tokens",
+        &json!({ "messages": user(question) }),
+    );
+    let usage = &message["usage"];
+    let prompt = ["input_tokens", "cache_read_input_tokens"].map(|name| usage[name].as_u64());
+    assert_eq!(
+        counted["input_tokens"].as_u64(),
+        Some(prompt[0].unwrap() + prompt[1].unwrap())
+    );
     let response = server.ask(
         "/v1/responses",
         &json!({ "input": question, "max_output_tokens": 12, "temperature": 0 }),
@@ -362,6 +373,16 @@ fn wrong_parameters_are_named() {
         (json!({ "temperature": -1 }), "temperature", "invalid_value"),
         (json!({ "top_p": 2 }), "top_p", "invalid_value"),
         (json!({ "n": 0 }), "n", "invalid_value"),
+        (json!({ "n": 1.5 }), "n", "invalid_value"),
+        (json!({ "stream": "yes" }), "stream", "invalid_value"),
+        (json!({ "stop": [1] }), "stop", "invalid_value"),
+        (json!({ "timeout": 0 }), "timeout", "invalid_value"),
+        (json!({ "tools": {} }), "tools", "invalid_value"),
+        (
+            json!({ "messages": null }),
+            "messages",
+            "missing_required_parameter",
+        ),
         (json!({ "max_tokens": 0 }), "max_tokens", "invalid_value"),
         (json!({ "model": "gpt-9" }), "model", "model_not_found"),
         (json!({ "audio": {} }), "audio", "unsupported_parameter"),
@@ -416,6 +437,91 @@ fn wrong_parameters_are_named() {
     let long = "word ".repeat(4000);
     let reply = server.post(path, &json!({ "messages": user(&long) }));
     assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
+}
+
+/// Every endpoint that generates takes every sampling option with its default, and names one that is wrong.
+#[test]
+fn every_endpoint_takes_every_sampling_option() {
+    let Some(server) = start(|_| {}) else { return };
+    let endpoints = [
+        (
+            "/v1/chat/completions",
+            json!({ "messages": user("Hi"), "max_tokens": 2 }),
+        ),
+        (
+            "/v1/completions",
+            json!({ "prompt": "Hi", "max_tokens": 2 }),
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": "Hi", "max_output_tokens": 2 }),
+        ),
+        (
+            "/v1/messages",
+            json!({ "messages": user("Hi"), "max_tokens": 2 }),
+        ),
+    ];
+    for (path, body) in &endpoints {
+        let mut all = body.clone();
+        for option in SAMPLING_OPTIONS {
+            let text = option.text(&SamplerOptions::default());
+            all[option.name] = match &option.kind {
+                OptionKind::Samplers(_) => json!(text.split(';').collect::<Vec<_>>()),
+                OptionKind::Texts(_) => json!(["\n", ":"]),
+                OptionKind::Biases(_) => json!({ "5": -100, "6": 1.5, "7": "-inf" }),
+                _ => serde_json::from_str(&text).unwrap(),
+            };
+            let mut wrong = body.clone();
+            wrong[option.name] = json!({ "x": [] });
+            let reply = server.post(path, &wrong);
+            assert_eq!(reply.status, 400, "{path} {}", option.name);
+            let message = reply.json()["error"]["message"].to_string();
+            let says = format!("{}: must be {}", option.name, option.range());
+            assert!(message.contains(&says), "{message}");
+        }
+        all["dry_multiplier"] = 0.8.into();
+        server.ask(path, &all);
+    }
+    // The same seed draws the same text through each of them, from the same defaults.
+    let mut texts = vec![];
+    for (path, body) in &endpoints {
+        if *path == "/v1/completions" {
+            continue;
+        }
+        let mut body = body.clone();
+        body["seed"] = 11.into();
+        let limit = match body.get("max_tokens") {
+            Some(_) => "max_tokens",
+            None => "max_output_tokens",
+        };
+        body[limit] = 12.into();
+        let answer = server.ask(path, &body);
+        let places = [
+            "/choices/0/message/content",
+            "/output/0/content/0/text",
+            "/content/0/text",
+        ];
+        let text = places.iter().find_map(|place| answer.pointer(place));
+        texts.push(text.unwrap().clone());
+    }
+    assert!(texts.windows(2).all(|pair| pair[0] == pair[1]), "{texts:?}");
+}
+
+#[test]
+fn n_probs_asks_for_log_probabilities() {
+    let Some(server) = start(|_| {}) else { return };
+    let body = json!({ "prompt": "One, two,", "max_tokens": 3, "temperature": 0 });
+    let with = |name: &str, n: usize| {
+        let mut body = body.clone();
+        body[name] = n.into();
+        server.ask("/v1/completions", &body)["choices"][0].clone()
+    };
+    assert_eq!(with("n_probs", 2), with("logprobs", 2));
+    assert_eq!(with("n_probs", 0)["logprobs"], Value::Null);
+    let body = json!({ "messages": user("Hi"), "max_tokens": 2, "n_probs": 3 });
+    let answer = server.ask("/v1/chat/completions", &body);
+    let list = &answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"];
+    assert_eq!(list.as_array().unwrap().len(), 3);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::sampling::SamplingArgs;
 use anyhow::{Result, bail};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use kvark::generate::SamplingOption;
 use std::fmt::Write;
 
 /// The options that `/set` changes, with the names and values that they have on the command line.
@@ -48,12 +49,12 @@ impl Settings {
             None => (line, ""),
         };
         let name = name.trim_start_matches('-').replace('_', "-");
-        let name = match &*name {
-            "temperature" => "temp",
-            "n" | "max-tokens" => "predict",
-            "typical-p" => "typical",
-            name => name,
+        let name = match (SamplingOption::find(&name), &*name) {
+            (Some(option), _) => option.flag(),
+            (None, "n" | "max-tokens") => "predict".to_owned(),
+            _ => name,
         };
+        let name = &*name;
         if value.is_empty() {
             return match Settings::names().iter().any(|known| known == name) {
                 true => Ok(format!("[{name} is {}]", self.value(name, conversation))),
@@ -91,48 +92,16 @@ impl Settings {
 
     /// The value of an option.
     fn value(&self, name: &str, conversation: &Conversation<'_>) -> String {
-        let o = conversation.sampling();
-        let last_n = |n: usize| match n {
-            usize::MAX => "-1".to_owned(),
-            n => n.to_string(),
+        let options = conversation.sampling();
+        let Some(option) = SamplingOption::find(name) else {
+            return self.predict.unwrap_or(-1).to_string();
         };
-        let bias: Vec<String> = o
-            .logit_bias
-            .iter()
-            .map(|(id, bias)| format!("{id}{bias:+}"))
-            .collect();
-        let breakers: Vec<String> = self
-            .sampling
-            .dry_sequence_breaker
-            .iter()
-            .map(|text| format!("{text:?}"))
-            .collect();
-        let or = |list: Vec<String>, none: &str| match list.is_empty() {
-            true => none.to_owned(),
-            false => list.join(" "),
-        };
-        match name {
-            "temp" => o.temperature.to_string(),
-            "top-k" => o.top_k.to_string(),
-            "top-p" => o.top_p.to_string(),
-            "min-p" => o.min_p.to_string(),
-            "typical" => o.typical_p.to_string(),
-            "xtc-probability" => o.xtc_probability.to_string(),
-            "xtc-threshold" => o.xtc_threshold.to_string(),
-            "repeat-penalty" => o.repeat_penalty.to_string(),
-            "frequency-penalty" => o.frequency_penalty.to_string(),
-            "presence-penalty" => o.presence_penalty.to_string(),
-            "repeat-last-n" => last_n(o.repeat_last_n),
-            "dry-multiplier" => o.dry_multiplier.to_string(),
-            "dry-base" => o.dry_base.to_string(),
-            "dry-allowed-length" => o.dry_allowed_length.to_string(),
-            "dry-penalty-last-n" => last_n(o.dry_penalty_last_n),
-            "dry-sequence-breaker" => or(breakers.clone(), r#""\n" ":" "\"" "*""#),
-            "logit-bias" => or(bias.clone(), "none"),
-            "seed" if o.temperature == 0.0 => "not used at temperature 0".to_owned(),
-            "seed" => o.seed.to_string(),
-            "predict" => self.predict.unwrap_or(-1).to_string(),
-            _ => "?".to_owned(),
+        match option.text(options) {
+            _ if name == "seed" && options.temperature == 0.0 => {
+                "not used at temperature 0".to_owned()
+            }
+            text if text.is_empty() => "none".to_owned(),
+            text => text,
         }
     }
 }

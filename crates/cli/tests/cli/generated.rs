@@ -130,3 +130,33 @@ fn bash_completes_commands_flags_and_values() {
         }
     }
 }
+
+/// The sampling options of Python's stub are those of the schema.
+#[test]
+fn the_options_of_the_python_stub_are_generated() {
+    use kvark::generate::{OptionKind, SAMPLING_OPTIONS};
+    let path = committed("crates/python/kvark").join("_kvark.pyi");
+    let found = fs::read_to_string(&path).unwrap();
+    let mut lines = String::new();
+    for option in SAMPLING_OPTIONS {
+        let kind = match option.kind {
+            OptionKind::Number(..) => "float",
+            OptionKind::Count(..) | OptionKind::Choice(..) | OptionKind::Seed(_) => "int",
+            OptionKind::Samplers(_) | OptionKind::Texts(_) => "str | Sequence[str]",
+            OptionKind::Biases(_) => "Mapping[int, float]",
+        };
+        lines += &format!("    {}: {kind} | None\n", option.name);
+    }
+    let (begin, end) = ("    # The sampler's options.\n", "\n@type_check_only");
+    let (before, rest) = found.split_once(begin).unwrap();
+    let (_, after) = rest.split_once(end).unwrap();
+    let want = format!("{before}{begin}{lines}{end}{after}");
+    if std::env::var_os("KVARK_UPDATE").is_some_and(|value| !value.is_empty()) {
+        fs::write(&path, &want).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap();
+    assert!(
+        found == want,
+        "_kvark.pyi has other sampling options; `KVARK_UPDATE=1 cargo test --release --package kvark-cli generated` rewrites it"
+    );
+}

@@ -93,6 +93,31 @@ fn each_flag_reaches_its_stage() {
 }
 
 #[test]
+fn samplers_run_in_the_given_order() {
+    let folder = Folder::new();
+    let tiny = &*folder.file("tiny.gguf", model());
+    let drawn = |more: &[&str]| {
+        let args = ["--temp", "2", "--seed", "3"];
+        run(&folder, tiny, &[&args[..], more].concat())
+    };
+    let default = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
+    assert_eq!(drawn(&["--samplers", default]), drawn(&[]));
+    assert_ne!(drawn(&["--samplers", "temperature"]), drawn(&[]));
+    // Top-k alone draws from one token, and without its name it does not run.
+    let greedy = run(&folder, tiny, &["--temp", "0"]);
+    assert_eq!(drawn(&["--top-k", "1", "--samplers", "top-k"]), greedy);
+    assert_ne!(drawn(&["--top-k", "1", "--samplers", "temp"]), greedy);
+    // A fraction of a standard deviation leaves the most likely token.
+    assert_eq!(drawn(&["--top-n-sigma", "0.001"]), greedy);
+    assert_eq!(drawn(&["--top-n-sigma", "-1"]), drawn(&[]));
+    // A target of no surprise comes to the most likely tokens.
+    let mirostat = ["--mirostat", "2"];
+    assert_ne!(drawn(&mirostat), drawn(&[]));
+    let sure = ["--mirostat-ent", "0", "--mirostat-lr", "1"];
+    assert_eq!(drawn(&[&mirostat[..], &sure].concat()), greedy);
+}
+
+#[test]
 fn what_the_flags_do_not_take_is_named() {
     let folder = Folder::new();
     let tiny = &*folder.file("tiny.gguf", model());
@@ -107,6 +132,8 @@ fn what_the_flags_do_not_take_is_named() {
         ("--dry-allowed-length", "-2", "at least 0"),
         ("--dry-penalty-last-n", "-2", "or -1"),
         ("--logit-bias", "5", "must be a token id and a bias"),
+        ("--mirostat", "1", "must be 0 or 2"),
+        ("--samplers", "top_k;heat", "names of samplers (penalties, "),
     ];
     for (flag, value, says) in cases {
         let output = folder.run(&["run", tiny, "-p", "a", flag, value]);
@@ -117,6 +144,6 @@ fn what_the_flags_do_not_take_is_named() {
     let error = folder
         .run(&["run", tiny, "-p", "a", "--logit-bias", "64+1"])
         .error();
-    let says = "logit-bias: token id 64 is outside the model's vocabulary of 64";
+    let says = "logit_bias: token id 64 is outside the model's vocabulary of 64";
     assert!(error.contains(says), "{error}");
 }

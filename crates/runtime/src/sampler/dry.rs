@@ -2,6 +2,8 @@
 //! with the length of the repetition.
 
 use super::SamplerOptions;
+use super::candidates::Candidates;
+use super::chain::{self, Effect, Link};
 use std::collections::HashMap;
 
 /// The DRY stage with its sequence breakers and scratch.
@@ -21,6 +23,13 @@ pub(super) struct DryPenalty {
     longest: HashMap<u32, usize>,
 }
 
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    let mut dry = DryPenalty::new(options)?;
+    chain::link(Effect::Adjusts, move |candidates, history, _| {
+        dry.apply(candidates, history)
+    })
+}
+
 impl DryPenalty {
     /// The stage of these options; `None` if they turn it off.
     pub(super) fn new(options: &SamplerOptions) -> Option<DryPenalty> {
@@ -31,7 +40,7 @@ impl DryPenalty {
             return None;
         }
         let mut breakers: HashMap<u32, Vec<Vec<u32>>> = HashMap::new();
-        for breaker in &options.dry_sequence_breakers {
+        for breaker in &options.dry_breaker_tokens {
             if let Some((first, rest)) = breaker.split_first() {
                 breakers.entry(*first).or_default().push(rest.to_vec());
             }
@@ -49,7 +58,20 @@ impl DryPenalty {
     }
 
     /// Subtracts the penalties of the tokens that would extend a repetition.
-    pub(super) fn apply(&mut self, logits: &mut [f32], history: &[u32]) {
+    pub(super) fn apply(&mut self, candidates: &mut Candidates<'_>, history: &[u32]) {
+        self.find_repetitions(history);
+        for (id, length) in &self.longest {
+            if let Some(logit) = candidates.logit_mut(*id) {
+                let beyond = (length - self.allowed_length) as f32;
+                let penalty = self.multiplier * self.base.powf(beyond);
+                *logit -= penalty.min(f32::MAX);
+            }
+        }
+    }
+
+    /// Fills `longest`.
+    fn find_repetitions(&mut self, history: &[u32]) {
+        self.longest.clear();
         let recent = &history[history.len().saturating_sub(self.last_n)..];
         if recent.len() <= self.allowed_length {
             return;
@@ -61,20 +83,12 @@ impl DryPenalty {
             return;
         }
         self.find_matches();
-        self.longest.clear();
         // The token before an earlier occurrence, in the reversed order, is the one that followed it in the text.
         for (next, length) in self.reversed.iter().zip(&self.matches[1..]) {
             let length = (*length).min(limit);
             if length >= self.allowed_length {
                 let longest = self.longest.entry(*next).or_default();
                 *longest = (*longest).max(length);
-            }
-        }
-        for (id, length) in &self.longest {
-            if let Some(logit) = logits.get_mut(*id as usize) {
-                let beyond = (length - self.allowed_length) as f32;
-                let penalty = self.multiplier * self.base.powf(beyond);
-                *logit -= penalty.min(f32::MAX);
             }
         }
     }

@@ -1,6 +1,15 @@
 //! Min-p: tokens with at least a given share of the most likely token's probability.
 
+use super::SamplerOptions;
 use super::candidates::{Candidate, relative};
+use super::chain::{self, Effect, Link};
+
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    let p = options.min_p;
+    chain::link(Effect::KeepsBest, move |candidates, _, _| {
+        filter(candidates.list(), p);
+    })
+}
 
 /// Keeps candidates that are at least `p` times as likely as the first one, and at least one.
 pub(super) fn filter(list: &mut Vec<Candidate>, p: f32) {

@@ -1,39 +1,32 @@
 //! Repetition, frequency and presence penalties on recent tokens.
 
 use super::SamplerOptions;
+use super::chain::{self, Effect, Link};
 
-/// Whether a penalty changes any logit.
-pub(super) fn are_on(options: &SamplerOptions) -> bool {
-    options.repeat_penalty != 1.0
-        || options.frequency_penalty != 0.0
-        || options.presence_penalty != 0.0
-}
-
-/// Penalises the tokens among the last `repeat_last_n` of `history`. `recent` is scratch.
-///
-/// The repetition penalty divides positive and multiplies negative logits, once for each token. Then the frequency penalty is
-/// subtracted once for each occurrence, and the presence penalty once.
-pub(super) fn apply(
-    logits: &mut [f32],
-    history: &[u32],
-    options: &SamplerOptions,
-    recent: &mut Vec<u32>,
-) {
-    if !are_on(options) {
-        return;
+/// Penalises the tokens among the last `repeat_last_n` of the history. The repetition penalty divides positive and multiplies
+/// negative logits, once for each token. Then the frequency penalty is subtracted once for each occurrence, and the presence
+/// penalty once.
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    let (repeat, last_n) = (options.repeat_penalty, options.repeat_last_n);
+    let (frequency, presence) = (options.frequency_penalty, options.presence_penalty);
+    if repeat == 1.0 && frequency == 0.0 && presence == 0.0 {
+        return None;
     }
-    recent.clear();
-    recent.extend(&history[history.len().saturating_sub(options.repeat_last_n)..]);
-    recent.sort_unstable();
-    for same in recent.chunk_by(|a, b| a == b) {
-        let Some(logit) = logits.get_mut(same[0] as usize) else {
-            continue;
-        };
-        *logit = if *logit > 0.0 {
-            *logit / options.repeat_penalty
-        } else {
-            *logit * options.repeat_penalty
-        };
-        *logit -= same.len() as f32 * options.frequency_penalty + options.presence_penalty;
-    }
+    let mut recent = vec![];
+    chain::link(Effect::Adjusts, move |candidates, history, _| {
+        recent.clear();
+        recent.extend(&history[history.len().saturating_sub(last_n)..]);
+        recent.sort_unstable();
+        for same in recent.chunk_by(|a, b| a == b) {
+            let Some(logit) = candidates.logit_mut(same[0]) else {
+                continue;
+            };
+            *logit = if *logit > 0.0 {
+                *logit / repeat
+            } else {
+                *logit * repeat
+            };
+            *logit -= same.len() as f32 * frequency + presence;
+        }
+    })
 }

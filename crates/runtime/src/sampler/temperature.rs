@@ -1,6 +1,20 @@
 //! Temperature and the draw: logits divided by the temperature, then one candidate by its probability.
 
+use super::SamplerOptions;
 use super::candidates::Candidate;
+use super::chain::{self, Effect, Link};
+
+/// The name of this sampler.
+pub(super) const NAME: &str = "temperature";
+
+/// A temperature before other links. The last link's temperature is part of the draw.
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    match options.temperature {
+        1.0 => None,
+        t if t > 0.0 => chain::link(Effect::Adjusts, move |list, _, _| list.divide(t)),
+        _ => chain::link(Effect::TopK(1), |list, _, _| list.select(1)),
+    }
+}
 
 /// Draws a candidate; `random` is a number from 0 to 1, 1 excluded. A temperature of 0 takes the first one.
 pub(super) fn draw(list: &[Candidate], temperature: f32, random: f64) -> u32 {

@@ -1,8 +1,10 @@
 //! Every stage against a plain reference, and the stages together.
 
-use super::candidates::{Candidate, relative};
+use super::candidates::{Candidate, Candidates, Scratch, relative};
+use super::chain::Link;
+use super::random::Random;
 use super::*;
-use backend::StepOutputs;
+use backend::{StepOutputs, Wanted};
 
 const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, -1.0, 3.0];
 
@@ -54,8 +56,17 @@ fn ids(list: &[Candidate]) -> Vec<u32> {
 /// All tokens as candidates.
 fn all(logits: &[f32]) -> Vec<Candidate> {
     let mut list = vec![];
-    top_k::fill(&mut list, logits, 0);
+    backend::best_tokens(&mut list, logits, logits.len());
     list
+}
+
+/// The logits after a link that changes them.
+fn adjusted(link: &mut Option<Box<dyn Link>>, logits: &[f32], history: &[u32]) -> Vec<f32> {
+    let mut candidates = Candidates::of_logits(logits, &mut Scratch::default());
+    link.as_mut()
+        .unwrap()
+        .apply(&mut candidates, history, &mut Random::new(0));
+    candidates.row().unwrap().to_vec()
 }
 
 /// Token ids with their probabilities, the most likely first.
@@ -224,8 +235,7 @@ fn penalties_equal_a_count_of_each_token() {
     for salt in 0..20 {
         let history = history(salt, 100, 30);
         let before = logits(salt, 24);
-        let mut found = before.clone();
-        penalties::apply(&mut found, &history, &options, &mut vec![]);
+        let found = adjusted(&mut penalties::link(&options), &before, &history);
         for (id, (before, found)) in (0..).zip(before.iter().zip(&found)) {
             let count = history[60..].iter().filter(|t| **t == id).count();
             let mut expect = *before;
@@ -358,7 +368,7 @@ fn plain_dry(history: &[u32], o: &SamplerOptions, id: u32) -> f32 {
     }
     // Text up to the end of the last breaker is not followed.
     let ends = |at: usize| {
-        o.dry_sequence_breakers
+        o.dry_breaker_tokens
             .iter()
             .any(|breaker| history[..at].ends_with(breaker))
     };
@@ -390,15 +400,14 @@ fn dry_equals_a_search_of_all_repetitions() {
             dry_multiplier: 0.8,
             dry_allowed_length: allowed,
             dry_penalty_last_n: last_n,
-            dry_sequence_breakers: breakers,
+            dry_breaker_tokens: breakers,
             ..open()
         };
-        let mut dry = DryPenalty::new(&options).unwrap();
+        let mut dry = dry::link(&options);
         let mut penalised = 0;
         for salt in 0..300 {
             let history = history(salt, 60, 4);
-            let mut found = vec![0.0; 5];
-            dry.apply(&mut found, &history);
+            let found = adjusted(&mut dry, &[0.0; 5], &history);
             for (id, found) in (0..).zip(found) {
                 let expect = -plain_dry(&history, &options, id);
                 let close = (found - expect).abs() <= 1e-4 * expect.abs();
@@ -416,9 +425,8 @@ fn dry_stays_finite_and_can_be_off() {
         dry_multiplier: 0.8,
         ..open()
     };
-    let mut dry = DryPenalty::new(&options).unwrap();
-    let mut found = vec![0.0; 2];
-    dry.apply(&mut found, &vec![1; 4000]);
+    let mut dry = dry::link(&options);
+    let found = adjusted(&mut dry, &[0.0; 2], &vec![1; 4000]);
     assert!(found[1].is_finite() && found[1] < -1e30, "{found:?}");
     for off in [
         SamplerOptions {
@@ -430,7 +438,7 @@ fn dry_stays_finite_and_can_be_off() {
             ..options.clone()
         },
     ] {
-        assert!(DryPenalty::new(&off).is_none());
+        assert!(dry::link(&off).is_none());
     }
 }
 
@@ -439,17 +447,26 @@ fn an_option_out_of_range_is_named() {
     assert!(SamplerOptions::default().check(10).is_ok());
     type Change = fn(&mut SamplerOptions);
     let cases: [(Change, &str); 6] = [
-        (|o| o.temperature = -1.0, "temp is -1, must be at least 0"),
-        (|o| o.typical_p = 1.5, "typical is 1.5, must be from 0 to 1"),
-        (|o| o.presence_penalty = f32::NAN, "presence-penalty is NaN"),
-        (|o| o.dry_base = 0.5, "dry-base is 0.5, must be at least 1"),
+        (
+            |o| o.temperature = -1.0,
+            "temperature is -1, must be a number of at least 0",
+        ),
+        (
+            |o| o.typical_p = 1.5,
+            "typical_p is 1.5, must be a number from 0 to 1",
+        ),
+        (|o| o.presence_penalty = f32::NAN, "presence_penalty is NaN"),
+        (
+            |o| o.dry_base = 0.5,
+            "dry_base is 0.5, must be a number of at least 1",
+        ),
         (
             |o| o.logit_bias = vec![(10, 1.0)],
-            "logit-bias: token id 10 is outside the model's vocabulary of 10",
+            "logit_bias: token id 10 is outside the model's vocabulary of 10",
         ),
         (
             |o| o.logit_bias = vec![(1, f32::INFINITY)],
-            "logit-bias of token 1 is inf",
+            "logit_bias of token 1 is inf",
         ),
     ];
     for (change, says) in cases {
@@ -563,4 +580,312 @@ fn stages_before_top_k_want_all_logits() {
             assert_eq!(wanted(options.clone()), Wanted::Logits, "{options:?}");
         }
     }
+}
+
+/// The default chain named in full, in any spelling, is the default chain. Samplers run in the order in which they are named.
+#[test]
+fn samplers_run_in_the_order_of_their_names() {
+    let option = SamplingOption::find("samplers").unwrap();
+    let with = |names: &str| {
+        let mut options = SamplerOptions { seed: 3, ..open() };
+        option.set_texts(&mut options, &[names]).unwrap();
+        options
+    };
+    let all = "penalties;dry;top-k;typical;nucleus;min-p;xtc;temp";
+    assert!(
+        SamplerOptions { seed: 3, ..open() }
+            .samplers
+            .starts_with(&["penalties", "dry"])
+    );
+    let all = with(all).samplers;
+    assert_eq!(all.last(), Some(&"temperature"));
+    let error = option
+        .set_texts(&mut SamplerOptions::default(), &["top_k;heat"])
+        .unwrap_err();
+    assert!(
+        error.contains("names of samplers (penalties, dry, "),
+        "{error}"
+    );
+    // A penalty after top-k changes only what top-k has left.
+    let late = |names| {
+        let options = SamplerOptions {
+            temperature: 0.0,
+            top_k: 2,
+            presence_penalty: 10.0,
+            ..with(names)
+        };
+        Sampler::new(options).sample(&LOGITS, &[1, 4])
+    };
+    assert_eq!(late("penalties;top_k;temperature"), 2);
+    assert_eq!(late("top_k;penalties;temperature"), 1);
+    // Without a name, a sampler does not run.
+    assert_eq!(late("top_k;temperature"), 1);
+    let greedy = |names| {
+        Sampler::new(SamplerOptions {
+            top_k: 1,
+            ..with(names)
+        })
+        .sample(&LOGITS, &[])
+    };
+    assert!((0..50).all(|_| greedy("top_k") == 1));
+    assert_eq!(
+        Sampler::new(SamplerOptions {
+            top_k: 7,
+            ..with("top_k;penalties")
+        })
+        .wanted(),
+        Wanted::TopK(7)
+    );
+    // A temperature before other samplers changes the probabilities that they see.
+    let kept = |names| {
+        let options = SamplerOptions {
+            temperature: 100.0,
+            min_p: 0.5,
+            ..with(names)
+        };
+        counts(options).iter().filter(|n| **n > 0).count()
+    };
+    assert_eq!(
+        (kept("min_p;temperature"), kept("temperature;min_p")),
+        (2, 5)
+    );
+}
+
+/// Each option takes its own text and default, and refuses what is not in its range.
+#[test]
+fn options_are_set_from_texts_and_values() {
+    let defaults = SamplerOptions::default();
+    for option in SAMPLING_OPTIONS {
+        assert!(std::ptr::eq(
+            SamplingOption::find(option.name).unwrap(),
+            option
+        ));
+        assert!(std::ptr::eq(
+            SamplingOption::find(&option.flag()).unwrap(),
+            option
+        ));
+        let mut options = defaults.clone();
+        let wrong = option.set(&mut options, OptionValue::Other).unwrap_err();
+        assert_eq!(wrong, format!("must be {}", option.range()));
+        assert_eq!(options, defaults, "{} changed", option.name);
+        if !option.is_list() {
+            option
+                .set_texts(&mut options, &[option.text(&defaults)])
+                .unwrap();
+            assert_eq!(options, defaults, "{}", option.name);
+        }
+        assert!(!option.help().is_empty() && !option.help().contains('\n'));
+    }
+    let set = |name: &str, value| {
+        let mut options = SamplerOptions::default();
+        SamplingOption::find(name)
+            .unwrap()
+            .set(&mut options, value)?;
+        Ok::<_, String>(options)
+    };
+    use OptionValue::{Integer, List, Number, Object, Text};
+    assert_eq!(set("top_k", Integer(-1)).unwrap().top_k, 0);
+    assert_eq!(set("top_k", Number(7.0)).unwrap().top_k, 7);
+    assert_eq!(
+        set("repeat-last-n", Integer(-1)).unwrap().repeat_last_n,
+        usize::MAX
+    );
+    assert!(set("dry_allowed_length", Integer(-1)).is_err());
+    assert_eq!(set("seed", Integer(-5)).unwrap().seed, -5i64 as u64);
+    assert_ne!(set("seed", Integer(-1)).unwrap().seed, u64::MAX);
+    for wrong in [Number(f64::NAN), Integer(-1), Text("1".to_owned())] {
+        let error = set("temperature", wrong).unwrap_err();
+        assert_eq!(error, "must be a number of at least 0");
+    }
+    let bias = |bias: OptionValue| {
+        let set = set("logit_bias", Object(vec![("7".to_owned(), bias)]));
+        set.map(|options| options.logit_bias[0].1)
+    };
+    assert_eq!(bias(Number(1.5)), Ok(1.5));
+    assert_eq!(bias(Integer(-100)), Ok(f32::NEG_INFINITY));
+    assert_eq!(bias(Text("-inf".to_owned())), Ok(f32::NEG_INFINITY));
+    assert!(bias(Number(f64::INFINITY)).is_err());
+    let texts = List(vec![Text("a".to_owned()), Text("b".to_owned())]);
+    assert_eq!(
+        set("dry_sequence_breakers", texts)
+            .unwrap()
+            .dry_sequence_breakers,
+        ["a", "b"]
+    );
+    assert!(set("dry_sequence_breakers", List(vec![Text(String::new())])).is_err());
+}
+
+#[test]
+fn a_bias_is_read_in_each_form() {
+    let read = |text: &str| {
+        let mut options = SamplerOptions::default();
+        SamplingOption::find("logit-bias")
+            .unwrap()
+            .set_texts(&mut options, &[text])?;
+        Ok::<_, String>(options.logit_bias)
+    };
+    assert_eq!(read("15043+1"), Ok(vec![(15043, 1.0)]));
+    assert_eq!(read("15043-1.5,7:2"), Ok(vec![(15043, -1.5), (7, 2.0)]));
+    assert_eq!(read("7:-inf"), Ok(vec![(7, f32::NEG_INFINITY)]));
+    for wrong in [
+        "",
+        "7",
+        "+1",
+        "a+1",
+        "7+",
+        "7+inf",
+        "7:nan",
+        "99999999999+1",
+    ] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn escapes_of_breakers_become_characters() {
+    let mut options = SamplerOptions::default();
+    let option = SamplingOption::find("dry-sequence-breaker").unwrap();
+    option
+        .set_texts(&mut options, &[r#"a\n\t\"\\b\x\"#])
+        .unwrap();
+    assert_eq!(options.dry_sequence_breakers, ["a\n\t\"\\b\\x\\"]);
+    option.set_texts(&mut options, &["none"]).unwrap();
+    assert!(options.dry_sequence_breakers.is_empty());
+}
+
+/// Mirostat 2 by its definition, with the probabilities of all tokens.
+struct PlainMirostat {
+    mu: f64,
+    tau: f64,
+    eta: f64,
+    /// The sum of the surprises of all drawn tokens.
+    surprises: f64,
+}
+
+impl PlainMirostat {
+    fn draw(&mut self, logits: &[f32], random: f64) -> u32 {
+        let mut list = ranked(logits);
+        let kept = list.iter().take_while(|(_, p)| -p.log2() <= self.mu);
+        let kept = kept.count().max(1);
+        list.truncate(kept);
+        let total: f64 = list.iter().map(|(_, p)| p).sum();
+        let mut left = random;
+        let found = list.iter().find(|(_, p)| {
+            left -= p / total;
+            left < 0.0
+        });
+        let (id, p) = found.unwrap_or(&list[list.len() - 1]);
+        let surprise = -(p / total).log2();
+        self.surprises += surprise;
+        self.mu -= self.eta * (surprise - self.tau);
+        *id
+    }
+}
+
+#[test]
+fn mirostat_draws_as_its_definition_and_reaches_its_target() {
+    for (tau, eta, temperature, scale) in [
+        (3.0, 0.1, 1.0, 1.0),
+        (5.0, 0.1, 0.7, 0.4),
+        (1.0, 0.5, 1.5, 0.7),
+        (0.0, 0.2, 1.0, 1.0),
+    ] {
+        let options = SamplerOptions {
+            mirostat: 2,
+            mirostat_tau: tau,
+            mirostat_eta: eta,
+            temperature,
+            seed: 11,
+            // Samplers that remove tokens do not run.
+            top_k: 1,
+            min_p: 1.0,
+            ..SamplerOptions::default()
+        };
+        let mut sampler = Sampler::new(options.clone());
+        assert_eq!(sampler.wanted(), Wanted::Logits);
+        let mut random = Random::new(11);
+        let mut plain = PlainMirostat {
+            mu: 2.0 * f64::from(tau),
+            tau: tau.into(),
+            eta: eta.into(),
+            surprises: 0.0,
+        };
+        let rounds = 2000;
+        for salt in 0..rounds {
+            let logits: Vec<f32> = logits(salt, 300).iter().map(|l| l * scale).collect();
+            let scaled: Vec<f32> = logits.iter().map(|l| l / temperature).collect();
+            let expect = plain.draw(&scaled, random.uniform());
+            // A clone has the state of the sequence.
+            let mut fork = sampler.clone();
+            let found = sampler.sample(&logits, &[]);
+            assert_eq!(found, expect, "{options:?} {salt}");
+            assert_eq!(fork.sample(&logits, &[]), expect);
+        }
+        let mean = plain.surprises / rounds as f64;
+        assert!((mean - f64::from(tau)).abs() < 0.2, "{mean} {tau}");
+    }
+    let greedy = SamplerOptions {
+        mirostat: 2,
+        temperature: 0.0,
+        ..SamplerOptions::default()
+    };
+    assert_eq!(Sampler::new(greedy).wanted(), Wanted::Argmax);
+    let wrong = SamplerOptions {
+        mirostat: 1,
+        ..SamplerOptions::default()
+    };
+    let error = wrong.check(10).unwrap_err().to_string();
+    assert!(error.contains("mirostat is 1, must be 0 or 2"), "{error}");
+}
+
+#[test]
+fn top_n_sigma_keeps_what_its_definition_keeps() {
+    for salt in 0..60 {
+        let mut logits = logits(salt, 120);
+        if salt % 2 == 0 {
+            logits[(salt % 7) as usize] = f32::NEG_INFINITY;
+        }
+        let finite: Vec<f64> = logits
+            .iter()
+            .filter(|l| l.is_finite())
+            .map(|l| f64::from(*l))
+            .collect();
+        let mean = finite.iter().sum::<f64>() / finite.len() as f64;
+        let deviations = finite.iter().map(|x| (x - mean).powi(2));
+        let sigma = (deviations.sum::<f64>() / finite.len() as f64).sqrt();
+        let top = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        for n in [0.01, 0.5, 1.0, 2.5] {
+            let options = SamplerOptions {
+                top_n_sigma: n,
+                ..open()
+            };
+            let ranked = ranked(&logits).into_iter();
+            let expect: Vec<u32> = ranked
+                .map(|(id, _)| id)
+                .filter(|id| f64::from(logits[*id as usize]) >= top - f64::from(n) * sigma)
+                .collect();
+            let mut link = top_n_sigma::link(&options).unwrap();
+            let mut random = Random::new(0);
+            let mut scratch = Scratch::default();
+            // The same from all logits and from a list of all tokens.
+            let all = all(&logits);
+            for mut candidates in [
+                Candidates::of_logits(&logits, &mut scratch),
+                Candidates::of_best(&all, &mut scratch),
+            ] {
+                link.apply(&mut candidates, &[], &mut random);
+                assert_eq!(ids(candidates.list()), expect, "{n} of {logits:?}");
+            }
+        }
+    }
+    let wanted = |temperature| {
+        let options = SamplerOptions {
+            top_n_sigma: 1.0,
+            temperature,
+            ..SamplerOptions::default()
+        };
+        Sampler::new(options).wanted()
+    };
+    assert_eq!((wanted(0.8), wanted(0.0)), (Wanted::Logits, Wanted::Argmax));
+    assert!(top_n_sigma::link(&SamplerOptions::default()).is_none());
 }

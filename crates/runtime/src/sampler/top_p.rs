@@ -1,6 +1,15 @@
 //! Top-p (nucleus sampling): the most likely tokens whose probabilities add up to p.
 
+use super::SamplerOptions;
 use super::candidates::{Candidate, relative};
+use super::chain::{self, Effect, Link};
+
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    let p = options.top_p;
+    chain::link(Effect::KeepsBest, move |candidates, _, _| {
+        filter(candidates.list(), p);
+    })
+}
 
 /// Keeps the shortest beginning of `list` with a probability of at least `p`, and at least one candidate.
 pub(super) fn filter(list: &mut Vec<Candidate>, p: f32) {

@@ -1,6 +1,18 @@
 //! Locally typical sampling: tokens whose information is near the distribution's entropy.
 
+use super::SamplerOptions;
 use super::candidates::{Candidate, relative};
+use super::chain::{self, Effect, Link};
+
+pub(super) fn link(options: &SamplerOptions) -> Option<Box<dyn Link>> {
+    let p = options.typical_p;
+    if p >= 1.0 {
+        return None;
+    }
+    chain::link(Effect::Removes, move |candidates, _, _| {
+        filter(candidates.list(), p);
+    })
+}
 
 /// Keeps the candidates whose negative log-probability is nearest to the entropy, until their probabilities add up to more
 /// than `p`. A `p` of 1 keeps all.

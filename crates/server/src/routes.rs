@@ -1,0 +1,268 @@
+//! The endpoints: the path and the handler of each, and what the OpenAPI document says of it.
+
+use crate::app::App;
+use crate::generation::GenerationRequest;
+use crate::{
+    chat, completions, conversation_routes, embeddings, messages, openapi, operation, responses,
+    sampling, tokenize,
+};
+use axum::handler::Handler;
+use axum::routing::{self, MethodRouter};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// All endpoints.
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let conversations = "/v1/kvark/conversations";
+    let conversation = "/v1/kvark/conversations/{id}";
+    vec![
+        Endpoint::post("/v1/chat/completions", "chat", chat::create)
+            .does("Answer a chat, as OpenAI's API")
+            .takes::<chat::ChatRequest>()
+            .takes::<chat::TurnRequest>()
+            .generates(chat::IGNORED),
+        Endpoint::post("/v1/completions", "complete", completions::create)
+            .does("Continue a text, as OpenAI's API")
+            .takes::<completions::CompletionRequest>()
+            .generates(chat::IGNORED),
+        Endpoint::post("/v1/responses", "respond", responses::create)
+            .does("Answer a chat, as OpenAI's newer API")
+            .takes::<responses::ResponseRequest>()
+            .takes::<chat::TurnRequest>()
+            .generates(responses::IGNORED),
+        Endpoint::post(messages::PATH, "message", messages::create)
+            .does("Answer a chat, as Anthropic's API")
+            .takes::<messages::MessageRequest>()
+            .takes::<chat::TurnRequest>()
+            .generates(messages::IGNORED),
+        Endpoint::post(
+            "/v1/messages/count_tokens",
+            "countTokens",
+            messages::count_tokens,
+        )
+        .does("Count the tokens of a prompt, as Anthropic's API")
+        .takes::<messages::CountRequest>()
+        .ignores(messages::COUNT_IGNORED),
+        Endpoint::post("/v1/embeddings", "embed", embeddings::create)
+            .does("Turn texts into vectors")
+            .takes::<embeddings::EmbeddingRequest>()
+            .ignores(&["user"]),
+        Endpoint::post("/tokenize", "tokenize", tokenize::tokenize)
+            .does("Turn text into token ids")
+            .takes::<tokenize::TokenizeRequest>(),
+        Endpoint::post("/detokenize", "detokenize", tokenize::detokenize)
+            .does("Turn token ids into text")
+            .takes::<tokenize::DetokenizeRequest>(),
+        Endpoint::post("/apply-template", "applyTemplate", tokenize::apply_template)
+            .does("Show the prompt of a chat")
+            .takes::<tokenize::TemplateRequest>(),
+        Endpoint::get("/health", "health", operation::health)
+            .does("Whether the server answers")
+            .without_key(),
+        Endpoint::get("/openapi.json", "openapi", openapi::serve)
+            .does("This document")
+            .without_key(),
+        Endpoint::get("/metrics", "metrics", operation::metrics)
+            .does("Counters and gauges in Prometheus' format"),
+        Endpoint::get("/v1/models", "models", operation::models).does("The models"),
+        Endpoint::get("/v1/models/{id}", "model", operation::model).does("A model"),
+        Endpoint::get("/props", "props", operation::props)
+            .does("Properties of a model")
+            .of_a_model(),
+        Endpoint::get("/slots", "slots", operation::slots)
+            .does("What the slots of a model do")
+            .of_a_model(),
+        Endpoint::get("/v1/kvark/cache", "cache", operation::cache)
+            .does("The cells of a model's cache by owner")
+            .of_a_model(),
+        Endpoint::delete("/v1/kvark/cache", "clearCache", operation::clear_cache)
+            .does("Remove retained prefixes from memory")
+            .of_a_model(),
+        Endpoint::get(
+            "/v1/kvark/cache/{seq}",
+            "cacheTokens",
+            operation::cache_tokens,
+        )
+        .does("The tokens of a sequence")
+        .of_a_model(),
+        Endpoint::get("/v1/kvark/events", "events", operation::events)
+            .does("The cache as server-sent events")
+            .of_a_model(),
+        Endpoint::get(conversations, "conversations", conversation_routes::list)
+            .does("All conversations"),
+        Endpoint::post(
+            conversations,
+            "createConversation",
+            conversation_routes::create,
+        )
+        .does("Begin a conversation with exact token ids")
+        .takes::<conversation_routes::CreateRequest>()
+        .ignores(&["metadata"]),
+        Endpoint::get(conversation, "conversation", conversation_routes::get)
+            .does("A conversation: its turns, tokens and forks"),
+        Endpoint::delete(
+            conversation,
+            "deleteConversation",
+            conversation_routes::delete,
+        )
+        .does("Delete a conversation; forks of it stay"),
+        Endpoint::post(
+            "/v1/kvark/conversations/{id}/fork",
+            "fork",
+            conversation_routes::fork,
+        )
+        .does("Fork a conversation, also while it is generating")
+        .takes::<conversation_routes::CutRequest>(),
+        Endpoint::post(
+            "/v1/kvark/conversations/{id}/rewind",
+            "rewind",
+            conversation_routes::rewind,
+        )
+        .does("Cut a conversation")
+        .takes::<conversation_routes::CutRequest>(),
+        Endpoint::post(
+            "/v1/kvark/conversations/{id}/keep",
+            "keep",
+            conversation_routes::keep,
+        )
+        .does("Delete all other conversations of the tree"),
+    ]
+}
+
+/// A method of a path.
+pub(crate) struct Endpoint {
+    pub(crate) path: &'static str,
+    pub(crate) handler: MethodRouter<Arc<App>>,
+    /// Whether clients need the server's key.
+    pub(crate) needs_key: bool,
+    pub(crate) method: &'static str,
+    id: &'static str,
+    summary: &'static str,
+    query: Vec<Value>,
+    /// The JSON schema of the body's parameters.
+    properties: Map<String, Value>,
+    required: Vec<Value>,
+}
+
+impl Endpoint {
+    fn new(
+        path: &'static str,
+        id: &'static str,
+        method: &'static str,
+        handler: MethodRouter<Arc<App>>,
+    ) -> Endpoint {
+        Endpoint {
+            path,
+            handler,
+            needs_key: true,
+            method,
+            id,
+            summary: "",
+            query: vec![],
+            properties: Map::new(),
+            required: vec![],
+        }
+    }
+
+    fn get<T: 'static>(
+        path: &'static str,
+        id: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+    ) -> Endpoint {
+        Endpoint::new(path, id, "get", routing::get(handler))
+    }
+
+    fn post<T: 'static>(
+        path: &'static str,
+        id: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+    ) -> Endpoint {
+        Endpoint::new(path, id, "post", routing::post(handler))
+    }
+
+    fn delete<T: 'static>(
+        path: &'static str,
+        id: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+    ) -> Endpoint {
+        Endpoint::new(path, id, "delete", routing::delete(handler))
+    }
+
+    fn does(mut self, summary: &'static str) -> Endpoint {
+        self.summary = summary;
+        self
+    }
+
+    fn without_key(mut self) -> Endpoint {
+        self.needs_key = false;
+        self
+    }
+
+    /// With a query that names the model.
+    fn of_a_model(mut self) -> Endpoint {
+        let schema = json!({ "type": "string" });
+        let model = json!({ "name": "model", "in": "query", "required": false, "schema": schema });
+        self.query.push(model);
+        self
+    }
+
+    /// With the fields of a struct as parameters of the body.
+    fn takes<T: JsonSchema>(mut self) -> Endpoint {
+        let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
+        let mut schema = settings.into_generator().into_root_schema_for::<T>();
+        if let Some(Value::Object(properties)) = schema.remove("properties") {
+            self.properties.extend(properties);
+        }
+        if let Some(Value::Array(required)) = schema.remove("required") {
+            self.required.extend(required);
+        }
+        self
+    }
+
+    /// With parameters that change nothing.
+    fn ignores(mut self, names: &[&str]) -> Endpoint {
+        let about = || json!({ "description": "Accepted; changes nothing" });
+        let names = names.iter().map(|name| ((*name).to_owned(), about()));
+        self.properties.extend(names);
+        self
+    }
+
+    /// With what all generating endpoints take.
+    fn generates(self, ignored: &[&str]) -> Endpoint {
+        let mut endpoint = self.takes::<GenerationRequest>().ignores(ignored);
+        endpoint.properties.extend(sampling::properties());
+        endpoint
+    }
+
+    /// The operation of the OpenAPI document.
+    pub(crate) fn operation(&self, responses: &Value) -> Value {
+        let segments = self.path.split('/');
+        let names = segments.filter_map(|s| s.strip_prefix('{')?.strip_suffix('}'));
+        let in_path = names.map(|name| {
+            let kind = if name == "seq" { "integer" } else { "string" };
+            json!({ "name": name, "in": "path", "required": true, "schema": { "type": kind } })
+        });
+        let parameters: Vec<Value> = in_path.chain(self.query.iter().cloned()).collect();
+        let mut operation = json!({
+            "operationId": self.id,
+            "summary": self.summary,
+            "parameters": parameters,
+            "responses": responses,
+        });
+        if self.method == "post" {
+            let schema = json!({
+                "type": "object",
+                "properties": self.properties,
+                "required": self.required,
+                "additionalProperties": false,
+            });
+            operation["requestBody"] = json!({
+                "required": !self.required.is_empty(),
+                "content": { "application/json": { "schema": schema } },
+            });
+        }
+        operation
+    }
+}
