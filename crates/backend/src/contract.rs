@@ -1,13 +1,14 @@
 //! The traits that every backend implements.
 
 use crate::{
-    BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Compiled, Dispatch,
-    GraphSupport, NodeProfile, RunMode, StepOptions, StepOutputs,
+    BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Dispatch, GraphSupport,
+    NodeProfile, RunMode, StepOptions, StepOutputs,
 };
 use base::MemoryBound;
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Data, Graph, TensorId, Value, ValueRef};
-use kv::{CacheConfig, KvBytes, KvLayout, StepPlan};
+use kv::{CacheConfig, KvBytes, KvError, KvLayout, StepPlan};
+use std::any::{Any, type_name};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,8 +74,8 @@ impl CompileOptions {
     }
 }
 
-/// A device and its kernels. A backend compiles graphs to executables and stores the bytes of caches; it registers a
-/// builder of these with [`CacheBuilderRegistry`](kv::CacheBuilderRegistry) under its id.
+/// A device and its kernels. A backend compiles graphs to executables and stores the bytes of caches. For module loads that find
+/// their cache by a key, it registers a builder of these with [`CacheBuilderRegistry`](kv::CacheBuilderRegistry) under its id.
 pub trait Backend: Send + Sync {
     /// The name of the backend, and its key in the cache builder registry.
     fn id(&self) -> &'static str;
@@ -89,7 +90,10 @@ pub trait Backend: Send + Sync {
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
-    ) -> Result<Compiled, BackendError>;
+    ) -> Result<Box<dyn Executable>, BackendError>;
+
+    /// Allocates the storage of a cache with this configuration.
+    fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError>;
 
     /// The memory that an executable of `graph` and its cache will need for steps of these sizes. Reads no weights.
     fn footprint(
@@ -160,23 +164,57 @@ pub struct CacheStep<'a, K: ?Sized = dyn KvBytes> {
     pub bytes: &'a mut K,
 }
 
+impl<'a> CacheStep<'a> {
+    /// The step on a backend's own storage.
+    ///
+    /// # Errors
+    /// `CacheMismatch` if the storage is another backend's.
+    pub fn downcast<K: KvBytes>(self) -> Result<CacheStep<'a, K>, BackendError> {
+        let CacheStep { plan, bytes } = self;
+        let bytes: &mut dyn Any = bytes;
+        match bytes.downcast_mut() {
+            Some(bytes) => Ok(CacheStep { plan, bytes }),
+            None => Err(other_storage::<K>()),
+        }
+    }
+}
+
+/// Checks that a cache's storage is of type `K`.
+///
+/// # Errors
+/// `CacheMismatch` if it is another backend's.
+pub fn check_storage<K: KvBytes>(bytes: &dyn KvBytes) -> Result<(), BackendError> {
+    let any: &dyn Any = bytes;
+    any.is::<K>().then_some(()).ok_or_else(other_storage::<K>)
+}
+
+fn other_storage<K>() -> BackendError {
+    let storage = type_name::<K>().rsplit("::").next().unwrap_or_default();
+    let reason = format!("it belongs to another backend: {storage} is needed");
+    BackendErrorKind::CacheMismatch(reason).into()
+}
+
 /// A callback that receives the name, op and result of every node in execution order.
 pub type TraceCallback<'a> = &'a mut dyn FnMut(&str, &'static str, &Value);
 
 /// A callback that receives the index and a view of every output of a graph.
 pub type OutputCallback<'a> = &'a mut dyn FnMut(usize, ValueRef<'_>);
 
-/// A compiled graph that works on the backend's own KV storage. The caller, [`Runnable`](crate::Runnable), has checked
-/// sizes, types and positions.
+/// A compiled graph. The caller, [`Runnable`](crate::Runnable), has checked sizes, types and positions. An executable downcasts
+/// the cache bytes of a step to its backend's own storage ([`CacheStep::downcast`]).
 pub trait Executable: Send {
-    /// The backend's KV storage.
-    type Kv: KvBytes;
+    /// Checks that the executable can work on this KV storage; see [`check_storage`].
+    fn takes(&self, bytes: &dyn KvBytes) -> Result<(), BackendError>;
 
-    /// Computes the graph's outputs from tensors.
+    /// Computes the graph's outputs from tensors. Calls `trace`, if there is one, with the result of every node.
+    ///
+    /// # Errors
+    /// `TraceUnsupported` if the executor does not keep intermediate results.
     fn run(
         &mut self,
         inputs: &[Value],
-        cache: Option<CacheStep<'_, Self::Kv>>,
+        cache: Option<CacheStep<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError>;
 
     /// Computes the graph's outputs from borrowed tensors and calls `output` with each. Backends that compute in the host's
@@ -184,25 +222,14 @@ pub trait Executable: Send {
     fn run_borrowed(
         &mut self,
         inputs: &[ValueRef<'_>],
-        cache: Option<CacheStep<'_, Self::Kv>>,
+        cache: Option<CacheStep<'_>>,
         output: OutputCallback<'_>,
     ) -> Result<(), BackendError> {
         let inputs: Vec<Value> = inputs.iter().map(ValueRef::to_value).collect();
-        for (index, value) in self.run(&inputs, cache)?.iter().enumerate() {
+        for (index, value) in self.run(&inputs, cache, None)?.iter().enumerate() {
             output(index, value.view());
         }
         Ok(())
-    }
-
-    /// Computes the graph's outputs and calls `trace` with the result of every node.
-    fn run_traced(
-        &mut self,
-        inputs: &[Value],
-        cache: Option<CacheStep<'_, Self::Kv>>,
-        trace: TraceCallback<'_>,
-    ) -> Result<Vec<Value>, BackendError> {
-        let _ = (inputs, cache, trace);
-        Err(BackendErrorKind::TraceUnsupported.into())
     }
 
     /// Runs the planned step of a decoder, whose graph takes tokens, positions and rows, and writes the wanted outputs
@@ -210,7 +237,7 @@ pub trait Executable: Send {
     fn run_step(
         &mut self,
         dispatch: Dispatch,
-        cache: CacheStep<'_, Self::Kv>,
+        cache: CacheStep<'_>,
         outputs: &mut StepOutputs,
     ) -> Result<(), BackendError> {
         let _ = dispatch;
@@ -224,7 +251,7 @@ pub trait Executable: Send {
             ints(step.rows().iter().map(|row| *row as i32).collect()),
         ];
         let plan = cache.plan;
-        let computed = self.run(&inputs, Some(cache))?;
+        let computed = self.run(&inputs, Some(cache), None)?;
         let step = plan.step();
         match &computed[0].data {
             Data::F32(logits) => {

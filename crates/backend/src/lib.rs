@@ -4,7 +4,6 @@
 //! every backend with it.
 #![forbid(unsafe_code)]
 
-mod compiled;
 pub mod conformance;
 mod contract;
 pub mod e4m3;
@@ -19,10 +18,9 @@ mod rows;
 pub mod run_mode;
 mod runnable;
 
-pub use compiled::Compiled;
 pub use contract::{
     Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,
-    OutputCallback, ProgressCallback, TraceCallback,
+    OutputCallback, ProgressCallback, TraceCallback, check_storage,
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;

@@ -2,8 +2,8 @@
 //! others.
 
 use crate::{
-    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Compiled, Executable,
-    KvPool, row_codec,
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool,
+    TraceCallback, row_codec,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, TensorId, Value};
@@ -41,13 +41,21 @@ impl Backend for Reference {
         Reference::ID
     }
 
-    fn compile(&self, graph: Arc<Graph>, _: &CompileOptions) -> Result<Compiled, BackendError> {
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        _: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, BackendError> {
         let values = graph
             .tensors()
             .iter()
             .map(|t| t.constant().map(|bytes| constant_value(t, bytes)))
             .collect();
-        Ok(Compiled::new(ReferenceExecutable { graph, values }))
+        Ok(Box::new(ReferenceExecutable { graph, values }))
+    }
+
+    fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(ReferenceKv::new(config))
     }
 
     fn free_memory(&self) -> Option<u64> {
@@ -66,13 +74,20 @@ struct ReferenceExecutable {
 }
 
 impl Executable for ReferenceExecutable {
-    type Kv = ReferenceKv;
+    fn takes(&self, bytes: &dyn KvBytes) -> Result<(), BackendError> {
+        check_storage::<ReferenceKv>(bytes)
+    }
 
     fn run(
         &mut self,
         inputs: &[Value],
-        mut cache: Option<CacheStep<'_, ReferenceKv>>,
+        cache: Option<CacheStep<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
+        if trace.is_some() {
+            return Err(BackendErrorKind::TraceUnsupported.into());
+        }
+        let mut cache = cache.map(CacheStep::downcast::<ReferenceKv>).transpose()?;
         let graph = self.graph.clone();
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
         let bindings = graph.bind(&shapes)?;

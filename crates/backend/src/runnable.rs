@@ -1,8 +1,8 @@
 //! `Runnable`: a compiled graph bound to its cache. It checks, plans, runs and commits steps.
 
 use crate::{
-    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Compiled, Dispatcher,
-    DispatcherOptions, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
+    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Dispatcher, DispatcherOptions,
+    Executable, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
 };
 use base::DType;
 use graph::ops::Op;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// An executable and the cache of its `UpdateAndAttend` nodes.
 pub struct Runnable {
     graph: Arc<Graph>,
-    executable: Compiled,
+    executable: Box<dyn Executable>,
     cache: Option<BoundCache>,
     /// Whether the graph is a decoder: it takes tokens, positions and rows.
     decodes: bool,
@@ -59,7 +59,7 @@ impl Runnable {
     /// Binds an executable of `graph` to a cache. A graph without cached attention needs none.
     pub fn bind(
         graph: Arc<Graph>,
-        executable: Compiled,
+        executable: Box<dyn Executable>,
         cache: Option<Arc<CacheEntry>>,
     ) -> Result<Runnable, BackendError> {
         let cache = match (PositionInput::find(&graph)?, cache) {
@@ -107,17 +107,17 @@ impl Runnable {
 
     /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
-        self.executable.plain().arena_bytes()
+        self.executable.arena_bytes()
     }
 
     /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
-        self.executable.plain().packed_bytes()
+        self.executable.packed_bytes()
     }
 
     /// Allocates the memory for runs with inputs of these shapes, if the executor plans its memory.
     pub fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
-        self.executable.plain_mut().reserve(shapes)
+        self.executable.reserve(shapes)
     }
 
     /// Allocates the memory for steps and records the common decode sizes, so that the first token does not wait for
@@ -130,7 +130,7 @@ impl Runnable {
             max_rows,
             ..
         } = *options;
-        let executable = self.executable.plain_mut();
+        let executable = &mut *self.executable;
         let longest = [max_tokens, max_tokens, max_rows].map(|n| vec![n]);
         executable.reserve(&longest)?;
         let (support, splits) = (executable.graph_support(), executable.splits_attention());
@@ -167,17 +167,17 @@ impl Runnable {
 
     /// The number of recordings.
     pub fn captures(&self) -> usize {
-        self.executable.plain().captures()
+        self.executable.captures()
     }
 
     /// Starts or stops measuring nodes.
     pub fn set_profiling(&mut self, on: bool) {
-        self.executable.plain_mut().set_profiling(on);
+        self.executable.set_profiling(on);
     }
 
     /// The measurements since profiling was started.
     pub fn profile(&self) -> Vec<NodeProfile> {
-        self.executable.plain().profile()
+        self.executable.profile()
     }
 
     /// Runs one step of a decoder and returns the wanted outputs of its rows. After an error, the cache holds the
@@ -197,14 +197,14 @@ impl Runnable {
             &self.padded
         };
         let executable = &mut self.executable;
-        let recorded = executable.plain().captures();
+        let recorded = executable.captures();
         let mut state = cache.entry.try_lock()?;
         let ran = state.run(step, |plan, bytes| {
             executable.run_step(dispatch, CacheStep { plan, bytes }, outputs)
         });
         let is_replayed = dispatch.mode != RunMode::None;
         if self.dispatcher.mode() != RunMode::None
-            && !(is_replayed && executable.plain().captures() == recorded)
+            && !(is_replayed && executable.captures() == recorded)
         {
             self.missed += 1;
         }

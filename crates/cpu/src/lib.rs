@@ -91,10 +91,14 @@ impl Backend for Cpu {
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
-    ) -> Result<Compiled, BackendError> {
+    ) -> Result<Box<dyn Executable>, BackendError> {
         let threads = ThreadPool::shared(options.threads.unwrap_or_else(Cpu::default_threads));
         let executable = CpuExecutable::new(graph, threads, self.isa, options)?;
-        Ok(Compiled::new(executable))
+        Ok(Box::new(executable))
+    }
+
+    fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(kv::CpuKv::new(config)?))
     }
 
     fn footprint(

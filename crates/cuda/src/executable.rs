@@ -151,34 +151,30 @@ impl CudaExecutable {
 }
 
 impl Executable for CudaExecutable {
-    type Kv = CudaKv;
+    fn takes(&self, bytes: &dyn KvBytes) -> Result<(), BackendError> {
+        check_storage::<CudaKv>(bytes)
+    }
 
     fn run(
         &mut self,
         inputs: &[Value],
-        cache: Option<CacheStep<'_, CudaKv>>,
+        cache: Option<CacheStep<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
-        self.run_values(inputs, cache, None)
-    }
-
-    fn run_traced(
-        &mut self,
-        inputs: &[Value],
-        cache: Option<CacheStep<'_, CudaKv>>,
-        trace: TraceCallback<'_>,
-    ) -> Result<Vec<Value>, BackendError> {
-        if self.machine.executor == ExecutorKind::Compiled {
+        if trace.is_some() && self.machine.executor == ExecutorKind::Compiled {
             return Err(BackendErrorKind::TraceUnsupported.into());
         }
-        self.run_values(inputs, cache, Some(trace))
+        let cache = cache.map(CacheStep::downcast::<CudaKv>).transpose()?;
+        self.run_values(inputs, cache, trace)
     }
 
     fn run_step(
         &mut self,
         dispatch: Dispatch,
-        cache: CacheStep<'_, CudaKv>,
+        cache: CacheStep<'_>,
         outputs: &mut StepOutputs,
     ) -> Result<(), BackendError> {
+        let cache = cache.downcast::<CudaKv>()?;
         let step = cache.plan.step();
         let sizes = [step.len(), step.len(), step.rows().len()];
         let (tokens, wanted) = (step.real_len(), step.wanted_rows());

@@ -80,9 +80,13 @@ impl Backend for Cuda {
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
-    ) -> Result<backend::Compiled, BackendError> {
+    ) -> Result<Box<dyn Executable>, BackendError> {
         let executable = CudaExecutable::new(graph, &self.device, options)?;
-        Ok(backend::Compiled::new(executable))
+        Ok(Box::new(executable))
+    }
+
+    fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(kv::CudaKv::new(config, &self.device)))
     }
 
     fn footprint(

@@ -1,8 +1,9 @@
 //! `CacheOperations`: the operations of a session's cache, whatever its kind.
 
+use crate::sync::Arc;
 use crate::{
-    Bookkeeping, CacheConfig, CacheSession, CellRun, Cells, Contiguous, KvBytes, KvError,
-    KvErrorKind, RowShift, SeqId, SequenceRows, SharedPrefix, Tree,
+    Bookkeeping, CacheConfig, CacheEntry, CacheSession, CellRun, Cells, Contiguous, KvBytes,
+    KvError, KvErrorKind, RowShift, SeqId, SequenceRows, SharedPrefix, Tree,
 };
 
 /// Reads the rows of a sequence from the bytes that store them.
@@ -18,6 +19,8 @@ pub type MoveRows<'a> = &'a mut dyn FnMut(&RowShift, &mut dyn KvBytes) -> Result
 pub trait CacheOperations: Send {
     /// The name of the cache's kind.
     fn kind(&self) -> &'static str;
+    /// The cache, for modules that are bound to it.
+    fn entry(&self) -> Arc<CacheEntry>;
     /// The configuration of the cache.
     fn config(&self) -> Result<CacheConfig, KvError>;
     /// The maximum number of cells.
@@ -141,6 +144,10 @@ macro_rules! common_operations {
     ($kind:literal) => {
         fn kind(&self) -> &'static str {
             $kind
+        }
+
+        fn entry(&self) -> Arc<CacheEntry> {
+            CacheSession::entry(self).clone()
         }
 
         fn config(&self) -> Result<CacheConfig, KvError> {
@@ -305,6 +312,10 @@ pub struct OneSequence<K>(pub CacheSession<K>);
 impl<K: Bookkeeping> CacheOperations for OneSequence<K> {
     fn kind(&self) -> &'static str {
         self.0.kind()
+    }
+
+    fn entry(&self) -> Arc<CacheEntry> {
+        self.0.entry().clone()
     }
 
     fn config(&self) -> Result<CacheConfig, KvError> {

@@ -127,6 +127,26 @@ impl<K: Bookkeeping> CacheSession<K> {
         ))
     }
 
+    /// A session on a cache that no registry knows: [`entry`](CacheSession::entry) is handed to the modules that use it.
+    pub fn new(kind: &'static str, bookkeeping: K, bytes: Box<dyn KvBytes>) -> CacheSession<K> {
+        CacheSession::unregistered(CacheEntry::new(kind, Box::new(bookkeeping), bytes))
+    }
+
+    /// The entry's bookkeeping must be `K`.
+    fn unregistered(entry: CacheEntry) -> CacheSession<K> {
+        CacheSession {
+            registry: CacheRegistry::default(),
+            key: CacheKey::unique(),
+            entry: Arc::new(entry),
+            kind: PhantomData,
+        }
+    }
+
+    /// The cache, for modules that are bound to it.
+    pub fn entry(&self) -> &Arc<CacheEntry> {
+        &self.entry
+    }
+
     /// The key of the cache, for module loads.
     pub fn key(&self) -> &CacheKey {
         &self.key
@@ -191,6 +211,11 @@ impl<K: Bookkeeping> CacheSession<K> {
 }
 
 impl CacheSession<Contiguous> {
+    /// A session that continues a frozen prefix with a private tail, on a cache that no registry knows.
+    pub fn after_prefix(prefix: &SharedPrefix) -> Result<CacheSession<Contiguous>, KvError> {
+        Ok(CacheSession::unregistered(prefix.entry()?))
+    }
+
     /// Freezes the tokens of the session into a prefix that other sessions can share. This session continues after it.
     pub fn freeze(&self) -> Result<SharedPrefix, KvError> {
         let mut state = self.entry.try_lock()?;

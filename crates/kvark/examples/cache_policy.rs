@@ -6,10 +6,10 @@
 //! cargo run --release -p kvark --example cache_policy -- path/to/model.gguf
 //! ```
 
-use kvark::backend::{Backend, CacheBuilderRegistry};
+use kvark::backend::Backend;
 use kvark::cache::{
-    Bookkeeping, Cache, CacheConfig, CacheEntry, CacheRegistry, CacheSession, Cells, KvError,
-    OneSequence, SeqCache, Step, StepPlan,
+    Bookkeeping, Cache, CacheConfig, CacheSession, Cells, KvError, OneSequence, SeqCache, Step,
+    StepPlan,
 };
 use kvark::prelude::*;
 use std::io::Write;
@@ -99,17 +99,14 @@ const STEP: usize = 16;
 fn sink_runner(model: &Model, cpu: &Cpu, sinks: u32, recent: u32) -> Result<Runner, Error> {
     let capacity = sinks + recent + STEP as u32;
     let config = CacheConfig::new(capacity, model.facts().caches.clone());
-    let bytes = CacheBuilderRegistry::global().bytes(cpu.id(), &config)?;
     let policy = SinkCache::new(&config, sinks, recent);
-    let entry = CacheEntry::new("sinks", Box::new(policy), bytes);
-    let (session, binding) =
-        CacheSession::<SinkCache>::install(CacheRegistry::global(), entry, "sinks")?;
+    let session = CacheSession::new("sinks", policy, cpu.new_kv(&config)?);
     let options = RunnerOptions {
         max_step_tokens: STEP,
         ..Default::default()
     };
     let cache = Box::new(OneSequence(session));
-    Ok(Runner::with_cache(model, cpu, &options, cache, binding)?)
+    Ok(Runner::with_cache(model, cpu, &options, cache)?)
 }
 
 fn main() -> Result<(), Error> {

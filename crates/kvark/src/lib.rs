@@ -153,9 +153,9 @@ pub mod snapshot {
 pub mod backend {
     pub use ::backend::{
         Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions,
-        Compiled, Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, KvPool,
-        ProgressCallback, Replay, ReplayError, RunMode, UnknownRunMode, conformance, reference,
-        row_codec,
+        Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, KvPool,
+        OutputCallback, ProgressCallback, Replay, ReplayError, RunMode, TraceCallback,
+        UnknownRunMode, check_storage, conformance, reference, row_codec,
     };
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
     pub use ::cuda::{Cuda, CudaError, CudaErrorKind, DeviceFacts};

@@ -3,7 +3,7 @@
 
 use kvark::backend::{
     Backend, BackendError, BackendErrorKind, CacheBuilderRegistry, CacheStep, CompileOptions,
-    Compiled, Executable, FrozenKv, KvBytes, RowBlock, conformance, row_codec,
+    Executable, FrozenKv, KvBytes, RowBlock, TraceCallback, check_storage, conformance, row_codec,
 };
 use kvark::cache::{
     CacheConfig, CellRun, Compaction, GatherPlan, KvError, KvStorage, NO_CELL, Side,
@@ -153,14 +153,19 @@ struct Toy;
 
 impl Toy {
     fn new() -> Toy {
-        let registered = CacheBuilderRegistry::global().register("toy", |config| {
-            Ok(Box::new(ToyKv {
-                config: config.clone(),
-                rows: HashMap::new(),
-            }))
-        });
+        let registered =
+            CacheBuilderRegistry::global().register("toy", |config| Ok(ToyKv::new(config)));
         registered.expect("no other backend is called so");
         Toy
+    }
+}
+
+impl ToyKv {
+    fn new(config: &CacheConfig) -> Box<ToyKv> {
+        Box::new(ToyKv {
+            config: config.clone(),
+            rows: HashMap::new(),
+        })
     }
 }
 
@@ -169,10 +174,18 @@ impl Backend for Toy {
         "toy"
     }
 
-    fn compile(&self, graph: Arc<Graph>, _: &CompileOptions) -> Result<Compiled, BackendError> {
+    fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(ToyKv::new(config))
+    }
+
+    fn compile(
+        &self,
+        graph: Arc<Graph>,
+        _: &CompileOptions,
+    ) -> Result<Box<dyn Executable>, BackendError> {
         let lacking = graph.nodes().iter().find(|n| n.op.name() == "cum_sum");
         match lacking {
-            None => Ok(Compiled::new(ToyExecutable(graph))),
+            None => Ok(Box::new(ToyExecutable(graph))),
             Some(node) => Err(BackendErrorKind::Unsupported {
                 backend: self.id(),
                 node: graph.node_name(node).to_owned(),
@@ -187,13 +200,20 @@ impl Backend for Toy {
 struct ToyExecutable(Arc<Graph>);
 
 impl Executable for ToyExecutable {
-    type Kv = ToyKv;
+    fn takes(&self, bytes: &dyn KvBytes) -> Result<(), BackendError> {
+        check_storage::<ToyKv>(bytes)
+    }
 
     fn run(
         &mut self,
         inputs: &[Value],
-        mut cache: Option<CacheStep<'_, ToyKv>>,
+        cache: Option<CacheStep<'_>>,
+        trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
+        if trace.is_some() {
+            return Err(BackendErrorKind::TraceUnsupported.into());
+        }
+        let mut cache = cache.map(CacheStep::downcast::<ToyKv>).transpose()?;
         let graph = &self.0;
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| &v.shape[..]).collect();
         let bindings = graph.bind(&shapes)?;

@@ -19,8 +19,8 @@ use crate::{Model, RuntimeError};
 use backend::{Backend, NodeProfile, RunMode};
 use candidates::{Candidates, KeptFeatures};
 use kv::{
-    BackendOptions, CacheOperations, CellRun, MAX_SEQUENCES, SeqId, make_decode_session,
-    make_prefixed_session, make_seq_session, make_tree_session,
+    CacheConfig, CacheOperations, CacheSession, CellRun, Cells, Contiguous, KvBytes, KvError,
+    MAX_SEQUENCES, SeqId, Tree,
 };
 use last_logits::LastLogits;
 
@@ -89,10 +89,13 @@ impl BatchRunner {
         let owners = u32::try_from(sequences.saturating_add(prefixes)).unwrap_or(u32::MAX);
         let kind = CacheKind::Cells { sequences: owners };
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
-        let (session, binding) = make_seq_session(backend.id(), &plan.cache)?;
+        let cache = Box::new(CacheSession::new(
+            "cells",
+            Cells::new(&plan.cache),
+            new_kv(backend, &plan.cache)?,
+        ));
         let size = (plan.step, sequences, candidates);
-        let mut runner =
-            BatchRunner::load(model, backend, options, size, Box::new(session), binding)?;
+        let mut runner = BatchRunner::load(model, backend, options, size, cache)?;
         runner.planned_bytes = plan.total_bytes();
         Ok(runner)
     }
@@ -115,24 +118,17 @@ impl BatchRunner {
             ..options.clone()
         };
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
-        let (session, binding): (Box<dyn CacheOperations>, _) = match kind {
-            CacheKind::Tree => {
-                let (session, binding) = make_tree_session(backend.id(), &plan.cache)?;
-                (Box::new(session), binding)
-            }
-            _ => {
-                let (session, binding) = make_decode_session(backend.id(), &plan.cache)?;
-                (Box::new(session), binding)
-            }
+        let (config, bytes) = (&plan.cache, new_kv(backend, &plan.cache)?);
+        let cache: Box<dyn CacheOperations> = match kind {
+            CacheKind::Tree => Box::new(CacheSession::new("tree", Tree::new(config), bytes)),
+            _ => Box::new(CacheSession::new(
+                "contiguous",
+                Contiguous::new(config),
+                bytes,
+            )),
         };
-        let mut runner = BatchRunner::load(
-            model,
-            backend,
-            options,
-            (plan.step, 1, candidates),
-            session,
-            binding,
-        )?;
+        let mut runner =
+            BatchRunner::load(model, backend, options, (plan.step, 1, candidates), cache)?;
         runner.planned_bytes = plan.total_bytes();
         Ok(runner)
     }
@@ -151,26 +147,22 @@ impl BatchRunner {
         prefix.check_model(model)?;
         let kind = CacheKind::Contiguous;
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, Some(prefix))?;
-        let (session, binding) = make_prefixed_session(&prefix.shared)?;
-        let session = Box::new(session);
-        let mut runner =
-            BatchRunner::load(model, backend, options, (plan.step, 1, 0), session, binding)?;
+        let cache = Box::new(CacheSession::after_prefix(&prefix.shared)?);
+        let mut runner = BatchRunner::load(model, backend, options, (plan.step, 1, 0), cache)?;
         runner.planned_bytes = plan.total_bytes();
         runner.states[0].tokens = prefix.tokens().to_vec();
         Ok(runner)
     }
 
-    /// A runner on a cache that the caller made, of any kind, for steps of `options.max_step_tokens` tokens. `binding` is what
-    /// the session was made with.
+    /// A runner on a cache that the caller made, of any kind, for steps of `options.max_step_tokens` tokens.
     pub fn with_cache(
         model: &Model,
         backend: &dyn Backend,
         options: &RunnerOptions,
         cache: Box<dyn CacheOperations>,
-        binding: BackendOptions,
     ) -> Result<BatchRunner, RuntimeError> {
         let step = StepSize::new(model.facts(), options, cache.capacity()?);
-        BatchRunner::load(model, backend, options, (step, 1, 0), cache, binding)
+        BatchRunner::load(model, backend, options, (step, 1, 0), cache)
     }
 
     fn load(
@@ -179,7 +171,6 @@ impl BatchRunner {
         options: &RunnerOptions,
         (step, sequences, candidates): (StepSize, usize, usize),
         cache: Box<dyn CacheOperations>,
-        binding: BackendOptions,
     ) -> Result<BatchRunner, RuntimeError> {
         let sequences = sequences.clamp(1, MAX_SEQUENCES as usize);
         Ok(BatchRunner {
@@ -189,7 +180,7 @@ impl BatchRunner {
                 options,
                 step,
                 (sequences, 1 + candidates),
-                binding,
+                cache.entry(),
             )?,
             cache,
             states: vec![SequenceState::default(); MAX_SEQUENCES as usize],
@@ -304,4 +295,10 @@ impl BatchRunner {
     pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
         Ok(self.decoder.memory(self.cache.resident_bytes()?))
     }
+}
+
+/// Allocates the storage of a cache on a backend.
+fn new_kv(backend: &dyn Backend, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+    config.check()?;
+    backend.new_kv(config)
 }

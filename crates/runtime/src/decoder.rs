@@ -1,12 +1,13 @@
 //! `Decoder`: builds and runs the steps of a decoder's module and keeps their outputs.
 
 use crate::memory::MemoryUsage;
-use crate::module::{MethodId, Module, ModuleOptions};
+use crate::module::{MethodId, Module};
 use crate::options::{RunnerOptions, StepSize};
 use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs, Wanted};
 use graph::Graph;
-use kv::{BackendOptions, Step};
+use kv::{CacheEntry, Step};
+use std::sync::Arc;
 
 /// The module of a decoder with its current step and outputs, which `Runner` and `BatchRunner` are built on.
 pub(crate) struct Decoder {
@@ -21,7 +22,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Compiles a model and binds it to the cache of a session, for steps of up to this size, this many sequences, and this many tokens of
+    /// Compiles a model and binds it to a cache, for steps of up to this size, this many sequences, and this many tokens of
     /// each in a decode.
     pub(crate) fn load(
         model: &Model,
@@ -29,13 +30,10 @@ impl Decoder {
         options: &RunnerOptions,
         size: StepSize,
         (sequences, max_query_len): (usize, usize),
-        binding: BackendOptions,
+        cache: Arc<CacheEntry>,
     ) -> Result<Decoder, RuntimeError> {
-        let module_options = ModuleOptions {
-            backend: binding,
-            compile: options.compile.clone(),
-        };
-        let mut module = Module::from_artifact(model.artifact(), backend, &module_options)?;
+        let (artifact, compile) = (model.artifact(), &options.compile);
+        let mut module = Module::bind(artifact, backend, compile, Some(cache))?;
         let forward = module.method("forward")?;
         let step_options = StepOptions {
             mode: options.compile.step_mode(),

@@ -6,7 +6,7 @@ use backend::{
 };
 use graph::{Graph, Value};
 use import::Artifact;
-use kv::{BackendOptions, CacheRegistry, Step};
+use kv::{BackendOptions, CacheEntry, CacheRegistry, Step};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,18 +46,24 @@ impl Module {
         backend: &dyn Backend,
         options: &ModuleOptions,
     ) -> Result<Module, RuntimeError> {
-        let cache = options
-            .backend
-            .cache_key
-            .as_ref()
-            .map(|key| CacheRegistry::global().get(key))
-            .transpose()?;
+        let key = options.backend.cache_key.as_ref();
+        let cache = key.map(|key| CacheRegistry::global().get(key));
+        Module::bind(artifact, backend, &options.compile, cache.transpose()?)
+    }
+
+    /// Compiles an imported model and binds it to a cache.
+    pub fn bind(
+        artifact: &Artifact,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+        cache: Option<Arc<CacheEntry>>,
+    ) -> Result<Module, RuntimeError> {
         let mut methods = Vec::new();
         let mut weights_bytes = 0;
         for method in &artifact.methods {
             let graph = Arc::new(method.graph.clone());
             weights_bytes += graph.constant_bytes();
-            let executable = backend.compile(graph.clone(), &options.compile)?;
+            let executable = backend.compile(graph.clone(), options)?;
             let runnable = Runnable::bind(graph, executable, cache.clone())?;
             methods.push((method.name.clone(), runnable));
         }

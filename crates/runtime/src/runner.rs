@@ -10,7 +10,7 @@ use crate::prefix::PromptPrefix;
 use crate::snapshot::Snapshot;
 use crate::{Model, RuntimeError, Sampler};
 use backend::{Backend, NodeProfile, RowOutputs, RunMode};
-use kv::{BackendOptions, CacheOperations};
+use kv::CacheOperations;
 use std::path::Path;
 
 /// Decodes one sequence on one model: sequence 0 of a [`BatchRunner`].
@@ -55,9 +55,8 @@ impl Runner {
         backend: &dyn Backend,
         options: &RunnerOptions,
         cache: Box<dyn CacheOperations>,
-        binding: BackendOptions,
     ) -> Result<Runner, RuntimeError> {
-        Ok(BatchRunner::with_cache(model, backend, options, cache, binding)?.into())
+        Ok(BatchRunner::with_cache(model, backend, options, cache)?.into())
     }
 
     /// The batch runner, whose sequence 0 this is.

@@ -11,10 +11,10 @@ use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Executable, ExecutorKind, GraphSupport, NodeProfile, OutputCallback, Replay,
-    ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback,
+    ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback, check_storage,
 };
 use graph::{Graph, Value, ValueRef};
-use kv::Step;
+use kv::{KvBytes, Step};
 use std::sync::Arc;
 
 /// The most tapes kept for step sizes without a descriptor: a full prefill chunk and a few odd lengths.
@@ -70,10 +70,11 @@ impl CpuExecutable {
     fn run_views(
         &mut self,
         inputs: &[ValueRef<'_>],
-        mut cache: Option<CacheStep<'_, CpuKv>>,
+        cache: Option<CacheStep<'_>>,
         trace: Option<TraceCallback<'_>>,
         output: OutputCallback<'_>,
     ) -> Result<(), BackendError> {
+        let mut cache = cache.map(CacheStep::downcast::<CpuKv>).transpose()?;
         let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape).collect();
         let addresses: Vec<*const u8> = inputs.iter().map(|v| v.data.as_ptr()).collect();
         let mut eager;
@@ -88,13 +89,22 @@ impl CpuExecutable {
         tape.view_outputs(&self.machine.graph, output);
         Ok(())
     }
+}
 
-    fn run_values(
+impl Executable for CpuExecutable {
+    fn takes(&self, bytes: &dyn KvBytes) -> Result<(), BackendError> {
+        check_storage::<CpuKv>(bytes)
+    }
+
+    fn run(
         &mut self,
         inputs: &[Value],
-        cache: Option<CacheStep<'_, CpuKv>>,
+        cache: Option<CacheStep<'_>>,
         trace: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
+        if trace.is_some() && !self.eager {
+            return Err(BackendErrorKind::TraceUnsupported.into());
+        }
         let inputs: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
         let mut outputs = vec![];
         self.run_views(&inputs, cache, trace, &mut |_, view| {
@@ -102,46 +112,23 @@ impl CpuExecutable {
         })?;
         Ok(outputs)
     }
-}
-
-impl Executable for CpuExecutable {
-    type Kv = CpuKv;
-
-    fn run(
-        &mut self,
-        inputs: &[Value],
-        cache: Option<CacheStep<'_, CpuKv>>,
-    ) -> Result<Vec<Value>, BackendError> {
-        self.run_values(inputs, cache, None)
-    }
 
     fn run_borrowed(
         &mut self,
         inputs: &[ValueRef<'_>],
-        cache: Option<CacheStep<'_, CpuKv>>,
+        cache: Option<CacheStep<'_>>,
         output: OutputCallback<'_>,
     ) -> Result<(), BackendError> {
         self.run_views(inputs, cache, None, output)
     }
 
-    fn run_traced(
-        &mut self,
-        inputs: &[Value],
-        cache: Option<CacheStep<'_, CpuKv>>,
-        trace: TraceCallback<'_>,
-    ) -> Result<Vec<Value>, BackendError> {
-        if !self.eager {
-            return Err(BackendErrorKind::TraceUnsupported.into());
-        }
-        self.run_values(inputs, cache, Some(trace))
-    }
-
     fn run_step(
         &mut self,
         dispatch: Dispatch,
-        cache: CacheStep<'_, CpuKv>,
+        cache: CacheStep<'_>,
         outputs: &mut StepOutputs,
     ) -> Result<(), BackendError> {
+        let cache = cache.downcast::<CpuKv>()?;
         let CpuExecutable {
             machine,
             eager,

@@ -2,8 +2,8 @@
 
 use super::*;
 use kvark::backend::{
-    Backend, BackendError, BackendErrorKind, CacheBuilderRegistry, CacheStep, CompileOptions,
-    Compiled, Executable, FrozenKv, KvBytes, RowBlock,
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, FrozenKv,
+    KvBytes, RowBlock, TraceCallback, check_storage,
 };
 use kvark::cache::{CacheConfig, CellRun, Compaction, GatherPlan, KvError, Side};
 use kvark::graph::Graph;
@@ -56,12 +56,6 @@ const ID: &str = "faulty";
 impl Faulty {
     fn new() -> Faulty {
         let cpu = Cpu::new().unwrap();
-        let inner = cpu.id();
-        let registered = CacheBuilderRegistry::global().register(ID, move |config| {
-            let bytes = CacheBuilderRegistry::global().bytes(inner, config)?;
-            Ok(Box::new(FaultyKv(bytes)))
-        });
-        registered.unwrap();
         let plan = Arc::default();
         Faulty { cpu, plan }
     }
@@ -76,27 +70,35 @@ impl Backend for Faulty {
         &self,
         graph: Arc<Graph>,
         options: &CompileOptions,
-    ) -> Result<Compiled, BackendError> {
-        Ok(Compiled::new(FaultyExecutable {
+    ) -> Result<Box<dyn Executable>, BackendError> {
+        Ok(Box::new(FaultyExecutable {
             inner: self.cpu.compile(graph, options)?,
             plan: self.plan.clone(),
         }))
     }
+
+    fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(FaultyKv(self.cpu.new_kv(config)?)))
+    }
 }
 
 struct FaultyExecutable {
-    inner: Compiled,
+    inner: Box<dyn Executable>,
     plan: Arc<FaultPlan>,
 }
 
 impl Executable for FaultyExecutable {
-    type Kv = FaultyKv;
+    fn takes(&self, bytes: &dyn KvBytes) -> Result<(), BackendError> {
+        check_storage::<FaultyKv>(bytes)
+    }
 
     fn run(
         &mut self,
         inputs: &[Value],
-        cache: Option<CacheStep<'_, FaultyKv>>,
+        cache: Option<CacheStep<'_>>,
+        _: Option<TraceCallback<'_>>,
     ) -> Result<Vec<Value>, BackendError> {
+        let cache = cache.map(CacheStep::downcast::<FaultyKv>).transpose()?;
         let cache = cache.map(|step| CacheStep {
             plan: step.plan,
             bytes: &mut *step.bytes.0,

@@ -203,8 +203,12 @@ impl Backend for Reporting {
         &self,
         graph: std::sync::Arc<graph::Graph>,
         options: &backend::CompileOptions,
-    ) -> Result<backend::Compiled, backend::BackendError> {
+    ) -> Result<Box<dyn backend::Executable>, backend::BackendError> {
         Reference::new().compile(graph, options)
+    }
+
+    fn new_kv(&self, config: &kv::CacheConfig) -> Result<Box<dyn kv::KvBytes>, kv::KvError> {
+        Reference::new().new_kv(config)
     }
 
     fn free_memory(&self) -> Option<u64> {
