@@ -218,7 +218,7 @@ impl<'a> FusionFinder<'a> {
         let apart = product
             .residual
             .is_none_or(|residual| self.is_apart(residual, inputs[0]));
-        (alone && apart && product.products.iter().all(reads)).then(|| FusedOp {
+        (alone && apart && product.products.iter().all(reads)).then_some(FusedOp {
             nodes: norm..fused.nodes.end,
             kind: FusedKind::Product(FusedProduct {
                 norm: Some(norm),
