@@ -35,7 +35,7 @@ extern "C" __global__ void layer_norm(const __grid_constant__ NormArgs a) {
     }
 }
 
-// Numbered as `Elementwise` in Rust numbers them.
+// Numbered as `calls.rs` passes them.
 #define MAP_ADD 0
 #define MAP_MUL 1
 #define MAP_ACTIVATE 2
