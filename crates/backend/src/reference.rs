@@ -3,7 +3,7 @@
 
 use crate::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool,
-    TraceCallback, row_codec,
+    TraceCallback, check_storage, row_codec,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, TensorId, Value};

@@ -31,7 +31,7 @@ pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainStrip, pla
 pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
-use backend::{Backend, BackendError, CompileOptions, Compiled, Footprint, FootprintRequest};
+use backend::{Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest};
 use exec::{CpuExecutable, PlannedStep, WeightLayouts};
 use graph::{Graph, TensorId};
 use std::sync::Arc;

@@ -1,164 +1,158 @@
 //! The arguments of the kernels, field by field as the structures of the same names in `kernels/`.
+//!
+//! [`layout_checks`] has the compiler of the kernels compare the layouts.
 
 use bytemuck::{Pod, Zeroable};
+use std::fmt::Write;
+use std::mem::offset_of;
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Segment {
-    pub(crate) codes: u64,
-    pub(crate) scales: u64,
-    pub(crate) bias: u64,
-    pub(crate) out: u64,
-    pub(crate) n: u32,
-    pub(crate) tiles: u32,
+/// Declares structures of arguments and lists their layouts.
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Pod, Zeroable)]
+            pub(crate) struct $name {
+                $($(#[$field_doc])* pub(crate) $field: $type,)*
+            }
+        )*
+
+        const LAYOUTS: &[Layout] = &[$(Layout {
+            name: stringify!($name),
+            bytes: size_of::<$name>(),
+            offsets: &[$((stringify!($field), offset_of!($name, $field)),)*],
+        },)*];
+    };
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct LinearArgs {
-    pub(crate) x: u64,
-    pub(crate) norm: u64,
-    pub(crate) residual: u64,
-    pub(crate) staged: u64,
-    pub(crate) segments: [Segment; 3],
-    pub(crate) count: u32,
-    pub(crate) rows: u32,
-    pub(crate) k: u32,
-    pub(crate) pairs: u32,
-    pub(crate) ranges: u32,
-    pub(crate) pairs_per_range: u32,
-    pub(crate) activation: u32,
-    pub(crate) gated: u32,
-    pub(crate) eps: f32,
-    pub(crate) tiles: u32,
-    pub(crate) swizzled: u32,
-    pub(crate) unused: u32,
+/// The layout of a structure.
+struct Layout {
+    name: &'static str,
+    bytes: usize,
+    /// The offset of each field.
+    offsets: &'static [(&'static str, usize)],
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct GatherArgs {
-    pub(crate) codes: u64,
-    pub(crate) scales: u64,
-    pub(crate) index: u64,
-    pub(crate) out: u64,
-    pub(crate) rows: u32,
-    pub(crate) k: u32,
-    pub(crate) pairs: u32,
-    pub(crate) format: u32,
-    pub(crate) wide: u32,
-    pub(crate) n: u32,
+/// Fields that structures of the kernels do not have: padding, and the body of an operation, which is a union there.
+const RUST_ONLY: [&str; 2] = ["unused", "body"];
+
+/// Assertions in C++ that the structures of a source have the layouts of those here. `__INTADDR__` is NVRTC's name of what `offsetof`
+/// is made of; it has no `offsetof` without header files.
+pub(crate) fn layout_checks(source: &str) -> String {
+    let mut text = String::new();
+    for layout in LAYOUTS {
+        let name = layout.name;
+        if !source.contains(&format!("struct {name} {{")) {
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "static_assert(sizeof({name}) == {}, \"{name}\");",
+            layout.bytes
+        );
+        let compared = layout
+            .offsets
+            .iter()
+            .filter(|(field, _)| !RUST_ONLY.contains(field));
+        for (field, offset) in compared {
+            let _ = writeln!(
+                text,
+                "static_assert(__INTADDR__(&(({name}*)0)->{field}) == {offset}, \"{name}.{field}\");"
+            );
+        }
+    }
+    text
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct NormArgs {
-    pub(crate) x: u64,
-    pub(crate) weight: u64,
-    pub(crate) bias: u64,
-    pub(crate) out: u64,
-    pub(crate) rows: u32,
-    pub(crate) n: u32,
-    pub(crate) eps: f32,
-    pub(crate) unused: u32,
-}
+arguments! {
+    Segment {
+        codes: u64, scales: u64, bias: u64, out: u64, n: u32, tiles: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct MapArgs {
-    pub(crate) a: u64,
-    pub(crate) b: u64,
-    pub(crate) out: u64,
-    pub(crate) n: u64,
-    pub(crate) period: u64,
-    pub(crate) map: u32,
-    pub(crate) activation: u32,
-    pub(crate) number: f32,
-    pub(crate) unused: u32,
-}
+    LinearArgs {
+        x: u64, norm: u64, residual: u64, staged: u64, segments: [Segment; 3], count: u32, rows: u32, k: u32,
+        pairs: u32, ranges: u32, pairs_per_range: u32, activation: u32, gated: u32, eps: f32, tiles: u32,
+        swizzled: u32, unused: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct TableArgs {
-    pub(crate) position: u64,
-    pub(crate) frequency: u64,
-    pub(crate) out: u64,
-    pub(crate) rows: u32,
-    pub(crate) half: u32,
-    pub(crate) wide: u32,
-    pub(crate) magnitude: f32,
-}
+    GatherArgs {
+        codes: u64, scales: u64, index: u64, out: u64, rows: u32, k: u32, pairs: u32, format: u32, wide: u32,
+        n: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct RopeArgs {
-    pub(crate) x: u64,
-    pub(crate) table: u64,
-    pub(crate) out: u64,
-    pub(crate) rows: u32,
-    pub(crate) heads: u32,
-    pub(crate) dim: u32,
-    pub(crate) rotated: u32,
-    pub(crate) interleaved: u32,
-    pub(crate) unused: u32,
-}
+    NormArgs {
+        x: u64, weight: u64, bias: u64, out: u64, rows: u32, n: u32, eps: f32, unused: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct WriteArgs {
-    pub(crate) keys: u64,
-    pub(crate) values: u64,
-    pub(crate) step: u64,
-    pub(crate) layers: u64,
-    pub(crate) table: u64,
-    pub(crate) layer: u32,
-    pub(crate) tokens: u32,
-    pub(crate) kv_heads: u32,
-    pub(crate) key_dim: u32,
-    pub(crate) value_dim: u32,
-    pub(crate) rotated: u32,
-    pub(crate) interleaved: u32,
-    pub(crate) unused: u32,
-}
+    MapArgs {
+        a: u64, b: u64, out: u64, n: u64, period: u64, map: u32, activation: u32, number: f32, unused: u32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct AttendArgs {
-    pub(crate) q: u64,
-    pub(crate) out: u64,
-    pub(crate) step: u64,
-    pub(crate) layers: u64,
-    pub(crate) partial: u64,
-    pub(crate) counters: u64,
-    pub(crate) table: u64,
-    pub(crate) keys: u64,
-    pub(crate) values: u64,
-    pub(crate) key_table: u64,
-    pub(crate) layer: u32,
-    pub(crate) heads: u32,
-    pub(crate) kv_heads: u32,
-    pub(crate) key_dim: u32,
-    pub(crate) value_dim: u32,
-    pub(crate) rotated: u32,
-    pub(crate) interleaved: u32,
-    pub(crate) group: u32,
-    pub(crate) lots: u32,
-    pub(crate) lot: u32,
-    pub(crate) scale: f32,
-    pub(crate) softcap: f32,
-}
+    TableArgs {
+        position: u64, frequency: u64, out: u64, rows: u32, half: u32, wide: u32, magnitude: f32,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct PersistentOp {
-    /// `LinearArgs`, or `AttendArgs` and room for a layer and its plan.
-    pub(crate) body: [u64; 28],
-    pub(crate) inputs: [u64; 3],
-    pub(crate) outputs: [u64; 3],
-    pub(crate) attends: u32,
-    pub(crate) groups: u32,
-    pub(crate) unused: [u32; 2],
-    pub(crate) parts: [u32; 16],
+    RopeArgs {
+        x: u64, table: u64, out: u64, rows: u32, heads: u32, dim: u32, rotated: u32, interleaved: u32,
+        unused: u32,
+    }
+
+    WriteArgs {
+        keys: u64, values: u64, step: u64, layers: u64, table: u64, layer: u32, tokens: u32, kv_heads: u32,
+        key_dim: u32, value_dim: u32, rotated: u32, interleaved: u32, unused: u32,
+    }
+
+    AttendArgs {
+        q: u64, out: u64, step: u64, layers: u64, partial: u64, counters: u64, table: u64, keys: u64,
+        values: u64, key_table: u64, layer: u32, heads: u32, kv_heads: u32, key_dim: u32, value_dim: u32,
+        rotated: u32, interleaved: u32, group: u32, lots: u32, lot: u32, scale: f32, softcap: f32,
+    }
+
+    PersistentOp {
+        /// `LinearArgs`, or `AttendArgs` and room for a layer and its plan.
+        body: [u64; 28], inputs: [u64; 3], outputs: [u64; 3], attends: u32, groups: u32, unused: [u32; 2],
+        parts: [u32; 16],
+    }
+
+    PersistentArgs {
+        ops: u64, state: u64, count: u32, attend_offset: u32, tables: [u64; 2], rotated: u32, most_tiles: u32,
+    }
+
+    BestArgs {
+        logits: u64, parts: u64, out: u64, arrived: u64, width: u32, k: u32, part_count: u32, unused: u32,
+    }
+
+    PlainAttentionArgs {
+        q: u64, k: u64, v: u64, mask: u64, out: u64, q_token: u64, q_head: u64, k_token: u64, k_head: u64,
+        v_token: u64, v_head: u64, out_token: u64, out_head: u64, mask_query: u64, mask_key: u64, keys: u32,
+        group: u32, dim: u32, value_dim: u32, causal: u32, scale: f32, softcap: f32, unused: u32,
+    }
+
+    StridedArgs {
+        from: u64, to: u64, dims: [u64; 3], from_strides: [u64; 3], to_strides: [u64; 3],
+    }
+
+    PairArgs {
+        a: u64, b: u64, out: u64, rows: u64, columns: u64, a_row: u64, a_column: u64, b_row: u64, b_column: u64,
+        function: u32, unused: u32,
+    }
+
+    PackArgs {
+        from: u64, codes: u64, scales: u64, row_bytes: u64, n: u32, k: u32, pairs: u32, file: u32, format: u32,
+        unused: u32,
+    }
+
+    CopyArgs {
+        to: u64, from: u64, rows: u64, to_stride: u64, from_stride: u64, count: u32, row_bytes: u32, base: u32,
+        ring: u32, in_place: u32, unused: u32,
+    }
+
+    /// Where the kernels find a layer of a cache.
+    KvLayer {
+        keys: u64, values: u64, frozen_keys: u64, frozen_values: u64, rows: u32, frozen_rows: u32,
+        frozen_cells: u32, plan: u32, key_storage: u32, value_storage: u32, key_row: u32, value_row: u32,
+    }
 }
 
 impl PersistentOp {
@@ -170,81 +164,23 @@ impl PersistentOp {
     }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct PersistentArgs {
-    pub(crate) ops: u64,
-    pub(crate) state: u64,
-    pub(crate) count: u32,
-    pub(crate) attend_offset: u32,
-    pub(crate) tables: [u64; 2],
-    pub(crate) rotated: u32,
-    pub(crate) most_tiles: u32,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::Unit;
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct BestArgs {
-    pub(crate) logits: u64,
-    pub(crate) parts: u64,
-    pub(crate) out: u64,
-    pub(crate) arrived: u64,
-    pub(crate) width: u32,
-    pub(crate) k: u32,
-    pub(crate) part_count: u32,
-    pub(crate) unused: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct PlainAttentionArgs {
-    pub(crate) q: u64,
-    pub(crate) k: u64,
-    pub(crate) v: u64,
-    pub(crate) mask: u64,
-    pub(crate) out: u64,
-    pub(crate) q_token: u64,
-    pub(crate) q_head: u64,
-    pub(crate) k_token: u64,
-    pub(crate) k_head: u64,
-    pub(crate) v_token: u64,
-    pub(crate) v_head: u64,
-    pub(crate) out_token: u64,
-    pub(crate) out_head: u64,
-    pub(crate) mask_query: u64,
-    pub(crate) mask_key: u64,
-    pub(crate) keys: u32,
-    pub(crate) group: u32,
-    pub(crate) dim: u32,
-    pub(crate) value_dim: u32,
-    pub(crate) causal: u32,
-    pub(crate) scale: f32,
-    pub(crate) softcap: f32,
-    pub(crate) unused: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct StridedArgs {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) dims: [u64; 3],
-    pub(crate) from_strides: [u64; 3],
-    pub(crate) to_strides: [u64; 3],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct PairArgs {
-    pub(crate) a: u64,
-    pub(crate) b: u64,
-    pub(crate) out: u64,
-    pub(crate) rows: u64,
-    pub(crate) columns: u64,
-    pub(crate) a_row: u64,
-    pub(crate) a_column: u64,
-    pub(crate) b_row: u64,
-    pub(crate) b_column: u64,
-    pub(crate) function: u32,
-    pub(crate) unused: u32,
+    /// The compiler of the kernels compares what it finds by name; this says that it finds every structure.
+    #[test]
+    fn every_structure_is_compared_in_some_unit() {
+        let checks: String = Unit::all()
+            .map(|unit| layout_checks(&unit.source()))
+            .collect();
+        for layout in LAYOUTS {
+            let name = layout.name;
+            assert!(
+                checks.contains(&format!("static_assert(sizeof({name})")),
+                "{name}"
+            );
+        }
+    }
 }

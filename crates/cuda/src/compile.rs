@@ -1,5 +1,6 @@
 //! The kernels' sources and their compilation by NVRTC.
 
+use crate::arguments::layout_checks;
 use crate::error::{CudaError, CudaErrorKind, NVRTC_VARIABLE};
 use crate::format::{DeviceFormat, quant_functions};
 use cudarc::nvrtc::{result, sys};
@@ -15,6 +16,7 @@ const FORMATS: &str = include_str!("kernels/formats.cuh");
 const PACK: &str = include_str!("kernels/pack.cu");
 const ELEMENTWISE: &str = include_str!("kernels/elementwise.cu");
 const KV_ROWS: &str = include_str!("kernels/kv_rows.cu");
+const ATTENTION_COMMON: &str = include_str!("kernels/attention_common.cuh");
 const ATTENTION_ITEMS: &str = include_str!("kernels/attention.cuh");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
 const BEST: &str = include_str!("kernels/best.cu");
@@ -73,6 +75,7 @@ impl Unit {
                     ("pack.cu", PACK),
                     ("elementwise.cu", ELEMENTWISE),
                     ("kv_rows.cu", KV_ROWS),
+                    ("attention_common.cuh", ATTENTION_COMMON),
                     ("attention.cuh", ATTENTION_ITEMS),
                     ("attention.cu", ATTENTION),
                     ("copy_rows.cu", COPY_ROWS),
@@ -96,6 +99,7 @@ impl Unit {
                 format,
                 &[
                     ("kv_rows.cu", KV_ROWS),
+                    ("attention_common.cuh", ATTENTION_COMMON),
                     ("attention.cuh", ATTENTION_ITEMS),
                     ("linear.cuh", LINEAR),
                     ("flagged.cuh", FLAGGED),
@@ -140,11 +144,21 @@ const OPTIONS: [&str; 4] = [
     "--ptxas-options=-v",
 ];
 
-/// Compiles a unit for an architecture such as `sm_90`.
+/// Compiles a unit for an architecture such as `sm_90`, and has the compiler check that structures have the layouts of those in Rust.
 ///
 /// # Errors
 /// `NoCompiler` without NVRTC, and `Compile` with the compiler's first error.
 pub fn compile(unit: Unit, arch: &str) -> Result<Compiled, CudaError> {
+    let source = unit.source();
+    let mut checks = layout_checks(&source);
+    if let Unit::Persistent(_) = unit {
+        // Earlier architectures compile nothing of it.
+        checks = format!("#if __CUDA_ARCH__ >= 900\n{checks}#endif\n");
+    }
+    compile_source(unit, arch, source + &checks)
+}
+
+fn compile_source(unit: Unit, arch: &str, source: String) -> Result<Compiled, CudaError> {
     load_library()?;
     let failed = |log: String| CudaErrorKind::Compile {
         unit: unit.name(),
@@ -152,7 +166,7 @@ pub fn compile(unit: Unit, arch: &str) -> Result<Compiled, CudaError> {
         log,
     };
     let driver = |error: result::NvrtcError| failed(format!("{error}"));
-    let source = CString::new(unit.source()).expect("sources hold no zero byte");
+    let source = CString::new(source).expect("sources hold no zero byte");
     let program = Program(result::create_program(&source, None).map_err(driver)?);
     let mut options = OPTIONS.map(str::to_owned).to_vec();
     // Hopper's own instructions are in code for this architecture alone, as a cubin is anyway.
@@ -180,12 +194,13 @@ pub fn compile(unit: Unit, arch: &str) -> Result<Compiled, CudaError> {
 
 /// The unit's cubin from the folder, or compiled and stored there.
 pub(crate) fn cached(unit: Unit, arch: &str, folder: Option<&Path>) -> Result<Vec<u8>, CudaError> {
-    let source = base::xxh64(unit.source().as_bytes(), 0);
-    let path = folder.map(|f| f.join(format!("{}-{arch}-{source:016x}.cubin", unit.name())));
+    let source = unit.source();
+    let sum = base::xxh64(source.as_bytes(), 0);
+    let path = folder.map(|f| f.join(format!("{}-{arch}-{sum:016x}.cubin", unit.name())));
     if let Some(cubin) = path.as_ref().and_then(|path| std::fs::read(path).ok()) {
         return Ok(cubin);
     }
-    let cubin = compile(unit, arch)?.cubin;
+    let cubin = compile_source(unit, arch, source)?.cubin;
     if let (Some(folder), Some(path)) = (folder, &path) {
         // A folder that cannot be written only costs the next process the compilation.
         let _ = std::fs::create_dir_all(folder);

@@ -10,9 +10,10 @@ use crate::tape::Tape;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Dispatcher, DispatcherOptions, Executable, ExecutorKind, GraphSupport, NodeProfile,
-    Replay, ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback,
+    Replay, ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback, check_storage,
 };
 use graph::{Graph, Value};
+use ::kv::KvBytes;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! KV storage on the device: one pool per layer and side, rows encoded in their storage type, head after head.
 
+use crate::arguments::{CopyArgs, KvLayer};
 use crate::compile::Unit;
 use crate::device::{Buffer, Device};
 use crate::error::CudaError;
 use crate::launch::Launch;
-use bytemuck::NoUninit;
 use kv::{
     CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind,
     KvStorage, PoolGrowth, QuantGroup, RowBlock, Side, StepPlan,
@@ -19,24 +19,6 @@ pub(crate) struct CudaKv {
     layers: Vec<[Pool; 2]>,
     /// The rows of a shared prefix; their cells come before the cache's own.
     prefix: Option<Arc<FrozenCudaKv>>,
-}
-
-/// Where the kernels find a layer; `KvLayer` in the kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Default, NoUninit)]
-pub(crate) struct LayerEntry {
-    keys: u64,
-    values: u64,
-    frozen_keys: u64,
-    frozen_values: u64,
-    rows: u32,
-    frozen_rows: u32,
-    frozen_cells: u32,
-    plan: u32,
-    key_storage: u32,
-    value_storage: u32,
-    key_row: u32,
-    value_row: u32,
 }
 
 /// A storage type's number in the kernels.
@@ -60,22 +42,6 @@ struct Pool {
     rows: usize,
     growth: PoolGrowth,
     buffer: Option<Buffer>,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, NoUninit)]
-struct CopyArgs {
-    to: u64,
-    from: u64,
-    rows: u64,
-    to_stride: u64,
-    from_stride: u64,
-    count: u32,
-    row_bytes: u32,
-    base: u32,
-    ring: u32,
-    in_place: u32,
-    unused: u32,
 }
 
 impl Pool {
@@ -201,10 +167,10 @@ impl CudaKv {
     }
 
     /// Where the kernels find a layer, whose class's plan lies at the offset `plan` of the step.
-    pub(crate) fn entry(&self, id: usize, plan: u32) -> LayerEntry {
+    pub(crate) fn entry(&self, id: usize, plan: u32) -> KvLayer {
         let [keys, values] = &self.layers[id];
         let frozen = self.prefix.as_ref().map(|p| (&p.layers[id], p.cells[id]));
-        LayerEntry {
+        KvLayer {
             keys: keys.address(),
             values: values.address(),
             frozen_keys: frozen.map_or(0, |(pools, _)| pools[0].address()),

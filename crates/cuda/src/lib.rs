@@ -31,7 +31,7 @@ pub use executable::SUPPORT_VARIABLE;
 pub use format::DeviceFormat;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
-use backend::{Backend, BackendError, CompileOptions, Footprint, FootprintRequest};
+use backend::{Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest};
 use device::Device;
 use executable::CudaExecutable;
 use graph::{Graph, TensorId};

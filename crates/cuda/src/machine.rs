@@ -1,10 +1,11 @@
 //! The memory that tapes are made for and run on, and the ways to run them.
 
+use crate::arguments::KvLayer;
 use crate::attention::can_tile;
 use crate::calls::Addresses;
 use crate::device::{Buffer, Device, Pinned, Stream};
 use crate::error::{CudaError, check};
-use crate::kv::{CudaKv, LayerEntry};
+use crate::kv::CudaKv;
 use crate::launch::{CapturedGraph, Launch};
 use crate::persistent::flagged_bytes;
 use crate::plan;
@@ -362,8 +363,8 @@ fn append_plans(
             }
         };
         let entry = kv.entry(id, header);
-        let at = layout.layers / 4 + id * size_of::<LayerEntry>() / 4;
-        let to = &mut words[at..at + size_of::<LayerEntry>() / 4];
+        let at = layout.layers / 4 + id * size_of::<KvLayer>() / 4;
+        let to = &mut words[at..at + size_of::<KvLayer>() / 4];
         bytemuck::cast_slice_mut::<u32, u8>(to).copy_from_slice(bytemuck::bytes_of(&entry));
     }
 }

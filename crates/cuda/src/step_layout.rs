@@ -27,7 +27,7 @@ impl StepLayout {
         let layers = backend::attention_nodes(graph)
             .map(|(_, id)| id as usize + 1)
             .max();
-        let plans = at + layers.unwrap_or(0) * size_of::<crate::kv::LayerEntry>();
+        let plans = at + layers.unwrap_or(0) * size_of::<crate::arguments::KvLayer>();
         StepLayout {
             inputs,
             layers: at,
@@ -46,6 +46,6 @@ impl StepLayout {
 
     /// The number of layers in the table.
     pub(crate) fn layer_count(&self) -> usize {
-        (self.plans - self.layers) / size_of::<crate::kv::LayerEntry>()
+        (self.plans - self.layers) / size_of::<crate::arguments::KvLayer>()
     }
 }

@@ -1,12 +1,12 @@
 //! Weights in the device's layout, and the other constants of a graph.
 
+use crate::arguments::PackArgs;
 use crate::compile::Unit;
 use crate::device::{Buffer, Device};
 use crate::error::CudaError;
 use crate::format::DeviceFormat;
 use crate::launch::Launch;
 use backend::{BackendError, BackendErrorKind, CompileOptions};
-use bytemuck::NoUninit;
 use graph::ops::Op;
 use graph::{Graph, TensorId};
 use std::collections::{BTreeSet, HashMap};
@@ -65,21 +65,6 @@ impl PackedWeight {
     pub(crate) fn scales(&self) -> u64 {
         self.buffer.address() + self.shape.code_bytes() as u64
     }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, NoUninit)]
-struct PackArgs {
-    from: u64,
-    codes: u64,
-    scales: u64,
-    row_bytes: u64,
-    n: u32,
-    k: u32,
-    pairs: u32,
-    file: u32,
-    format: u32,
-    unused: u32,
 }
 
 /// The constants of a graph on the device.

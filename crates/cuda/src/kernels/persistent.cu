@@ -38,9 +38,9 @@ struct PersistentOp {
     };
     // Flagged words of x and of the residual, or of queries, keys and values. Without them a product's operand is plain memory,
     // which an earlier kernel wrote.
-    const u64* in[3];
+    const u64* inputs[3];
     // Flagged words of each segment, or of the attention's result. Results that later kernels read have plain memory, too.
-    u64* out[3];
+    u64* outputs[3];
     int attends;
     // Tiles that a block multiplies at once.
     int groups;
@@ -99,8 +99,8 @@ __device__ __forceinline__ void stage_normed(const PersistentOp& op, u32 flag, c
     RowInRegisters<N> row;
     row.load_weight(a, rank);
     float4 v[N];
-    if (op.in[0]) {
-        receive_quads<N, SUB_SUMS * WARP>(op.in[0], flag, rank < SUB_SUMS * WARP ? rank : a.k, a.k / 4, v);
+    if (op.inputs[0]) {
+        receive_quads<N, SUB_SUMS * WARP>(op.inputs[0], flag, rank < SUB_SUMS * WARP ? rank : a.k, a.k / 4, v);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = row.load(a, a.x, rank, i);
@@ -114,8 +114,8 @@ __device__ __forceinline__ void stage_plain(const PersistentOp& op, u32 flag, co
     const LinearArgs& a = op.linear;
     int first = begin + rank, n = min(a.k / 4, begin + N * BLOCK_THREADS);
     float4 v[N];
-    if (op.in[0]) {
-        receive_quads<N, BLOCK_THREADS>(op.in[0], flag, first, n, v);
+    if (op.inputs[0]) {
+        receive_quads<N, BLOCK_THREADS>(op.inputs[0], flag, first, n, v);
     } else {
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -171,13 +171,13 @@ struct ElementEpilogue {
         const Segment& segment = a.segments[place.segment];
         output = place.tile * 16 + lane % 16, ranges = a.ranges, activation = a.activation;
         stores = lane < 16 && output < segment.n, gated = a.gated, added = a.residual != nullptr;
-        words = op.out[place.segment], plain = segment.out, bias = segment.bias, up_bias = a.segments[1].bias;
+        words = op.outputs[place.segment], plain = segment.out, bias = segment.bias, up_bias = a.segments[1].bias;
         // Lanes from 16 on sum the up projection of gated products.
         sums = from + (lane >= 16 && gated ? ranges : 0) * 16 + lane % 16;
         // The residual is older than x and has usually arrived: it is loaded here, and polled in `apply` only if not.
         residual = (u64)flag << 32;
         if (stores && added) {
-            residual = op.in[1] ? flagged_word(op.in[1] + output) : (u64)flag << 32 | __float_as_uint(a.residual[output]);
+            residual = op.inputs[1] ? flagged_word(op.inputs[1] + output) : (u64)flag << 32 | __float_as_uint(a.residual[output]);
         }
     }
 
@@ -191,7 +191,7 @@ struct ElementEpilogue {
         if (!stores) return;
         y = epilogue(bias, up_bias, activation, gated, output, y, up);
         if (added) {
-            while (!has_flag(residual, flag)) residual = flagged_word(op.in[1] + output);
+            while (!has_flag(residual, flag)) residual = flagged_word(op.inputs[1] + output);
             y = element_of(residual) + y;
         }
         if (words) send(words + output, y, flag);
@@ -358,12 +358,12 @@ __device__ __noinline__ void run_attention(const PersistentOp& op, u32 flag, uin
             attend_barrier();
             int to = first_head * a.value_dim;
             for (int i = threadIdx.x; i < count * a.value_dim; i += ATTEND_THREADS) {
-                send(op.out[0] + to + i, results[i], flag);
+                send(op.outputs[0] + to + i, results[i], flag);
                 if (a.out) a.out[to + i] = results[i];
             }
         };
         if (is_lone(a, kv, item)) {
-            bool merged = attend_lone(a, op.in, flag, op.out[0], a.out, results - first_head * a.value_dim, kv, plan, item, s,
+            bool merged = attend_lone(a, op.inputs, flag, op.outputs[0], a.out, results - first_head * a.value_dim, kv, plan, item, s,
                                       fragments, weights, kv_head, lot, known);
             if (merged) send_results();
             attend_barrier();
@@ -372,12 +372,12 @@ __device__ __noinline__ void run_attention(const PersistentOp& op, u32 flag, uin
         // Queries, the key and the value, in quads.
         int query_quads = count * a.key_dim / 4, key_quads = a.key_dim / 4;
         for (int i = threadIdx.x; i < query_quads + key_quads + a.value_dim / 4; i += ATTEND_THREADS) {
-            const u64* from = op.in[0] + first_head * a.key_dim + 4 * i;
+            const u64* from = op.inputs[0] + first_head * a.key_dim + 4 * i;
             float* to = queries + 4 * i;
             if (i >= query_quads) {
                 int in = i - query_quads;
-                from = in < key_quads ? op.in[1] + kv_head * a.key_dim + 4 * in
-                                      : op.in[2] + kv_head * a.value_dim + 4 * (in - key_quads);
+                from = in < key_quads ? op.inputs[1] + kv_head * a.key_dim + 4 * in
+                                      : op.inputs[2] + kv_head * a.value_dim + 4 * (in - key_quads);
                 to = in < key_quads ? key + 4 * in : value + 4 * (in - key_quads);
             }
             float4 quad;
