@@ -72,13 +72,20 @@ const LAYERS: &[Layer] = &[
         tests_use: &["backend"],
         ..layer("import", &["base", "graph", "kv"])
     },
-    layer("backend", &["base", "graph", "kv"]),
+    Layer {
+        // Random numbers for tests are in one place.
+        tests_use: &["conformance"],
+        ..layer("backend", &["base", "graph", "kv"])
+    },
+    layer("conformance", &["base", "graph", "kv", "backend"]),
     Layer {
         may_be_unsafe: Unsafe::Anywhere,
+        tests_use: &["conformance"],
         ..layer("cpu", &["base", "kv", "graph", "backend"])
     },
     Layer {
         may_be_unsafe: Unsafe::Anywhere,
+        tests_use: &["conformance"],
         ..layer("cuda", &["base", "kv", "graph", "backend"])
     },
     Layer {
@@ -95,8 +102,19 @@ const LAYERS: &[Layer] = &[
     layer(
         "kvark",
         &[
-            "base", "kv", "text", "graph", "import", "backend", "cpu", "cuda", "emit", "runtime",
-            "grammar", "hub",
+            "base",
+            "kv",
+            "text",
+            "graph",
+            "import",
+            "backend",
+            "conformance",
+            "cpu",
+            "cuda",
+            "emit",
+            "runtime",
+            "grammar",
+            "hub",
         ],
     ),
     layer("server", &["kvark"]),

@@ -60,7 +60,7 @@ const fn value(code: u8) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::TestRng;
+    use conformance::TestRng;
 
     /// The nearest number by comparing with all of them.
     fn nearest(x: f32) -> u8 {

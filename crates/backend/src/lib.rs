@@ -1,10 +1,9 @@
 //! The backend interface: compile a graph, run it with a cache, store the KV bytes.
 //!
-//! [`mod@reference`] is the simplest backend and the oracle for all others; [`conformance`] is the suite that compares
-//! every backend with it.
+//! [`mod@reference`] is the simplest backend and the oracle for all others; the crate `conformance` has the suites that
+//! compare every backend with it.
 #![forbid(unsafe_code)]
 
-pub mod conformance;
 mod contract;
 pub mod e4m3;
 mod error;
@@ -24,12 +23,12 @@ pub use contract::{
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;
-pub use outputs::{RowOutputs, ScoredToken, StepOutputs, Wanted, argmax, best_tokens};
+pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, best_tokens};
 pub use pool::KvPool;
 pub use profile::NodeProfile;
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,
-    ReplayCounts, ReplayError, ReplayWrapper, RunMode, UnknownRunMode,
+    ReplayCounts, ReplayError, ReplayWrapper, RunMode, ShapeCache, UnknownRunMode,
 };
 pub use runnable::{Runnable, StepOptions, attention_nodes, integer_source};

@@ -7,7 +7,7 @@ const MAX_INSERTED: usize = 256;
 
 /// The outputs that a caller wants for each requested row of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wanted {
+pub enum LogitsMode {
     /// All logits.
     #[default]
     Logits,
@@ -17,22 +17,22 @@ pub enum Wanted {
     Argmax,
 }
 
-impl Wanted {
+impl LogitsMode {
     /// The least outputs that hold these and those of `other`.
-    pub fn and(self, other: Wanted) -> Wanted {
+    pub fn and(self, other: LogitsMode) -> LogitsMode {
         match (self.count(), other.count()) {
-            (Some(1), Some(1)) => Wanted::Argmax,
-            (Some(a), Some(b)) => Wanted::TopK(a.max(b)),
-            _ => Wanted::Logits,
+            (Some(1), Some(1)) => LogitsMode::Argmax,
+            (Some(a), Some(b)) => LogitsMode::TopK(a.max(b)),
+            _ => LogitsMode::Logits,
         }
     }
 
     /// The number of tokens of each row; `None` for all logits.
     pub fn count(self) -> Option<usize> {
         match self {
-            Wanted::Logits => None,
-            Wanted::TopK(k) => Some(k),
-            Wanted::Argmax => Some(1),
+            LogitsMode::Logits => None,
+            LogitsMode::TopK(k) => Some(k),
+            LogitsMode::Argmax => Some(1),
         }
     }
 }
@@ -81,7 +81,7 @@ impl<'a> RowOutputs<'a> {
     }
 
     /// Whether the row has the wanted outputs; `vocab` is the size of the model's vocabulary.
-    pub fn holds(self, wanted: Wanted, vocab: usize) -> bool {
+    pub fn holds(self, wanted: LogitsMode, vocab: usize) -> bool {
         match (self, wanted.count()) {
             (RowOutputs::Logits(logits), _) => !logits.is_empty(),
             (RowOutputs::Best(best), Some(k)) => !best.is_empty() && best.len() >= k.min(vocab),
@@ -93,9 +93,9 @@ impl<'a> RowOutputs<'a> {
 /// The outputs of a step's wanted rows. Every run fills them again and reuses their memory.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutputs {
-    wanted: Wanted,
+    wanted: LogitsMode,
     /// The kind of the outputs of the last run.
-    computed: Wanted,
+    computed: LogitsMode,
     rows: usize,
     /// Logits per row.
     width: usize,
@@ -109,7 +109,7 @@ pub struct StepOutputs {
 
 impl StepOutputs {
     /// Empty outputs of this kind.
-    pub fn new(wanted: Wanted) -> StepOutputs {
+    pub fn new(wanted: LogitsMode) -> StepOutputs {
         StepOutputs {
             wanted,
             ..StepOutputs::default()
@@ -117,12 +117,12 @@ impl StepOutputs {
     }
 
     /// The kind of outputs.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> LogitsMode {
         self.wanted
     }
 
     /// Changes the kind of outputs of the next run.
-    pub fn want(&mut self, wanted: Wanted) {
+    pub fn want(&mut self, wanted: LogitsMode) {
         self.wanted = wanted;
     }
 
@@ -137,7 +137,9 @@ impl StepOutputs {
     /// If there is no such row.
     pub fn row(&self, row: usize) -> RowOutputs<'_> {
         match self.computed {
-            Wanted::Logits => RowOutputs::Logits(&self.logits[row * self.width..][..self.width]),
+            LogitsMode::Logits => {
+                RowOutputs::Logits(&self.logits[row * self.width..][..self.width])
+            }
             _ => {
                 let each = self.best.len() / self.rows.max(1);
                 RowOutputs::Best(&self.best[row * each..][..each])
@@ -156,7 +158,7 @@ impl StepOutputs {
         }
     }
 
-    /// The best tokens of a row, the best first; only one if [`Wanted::Argmax`] was set.
+    /// The best tokens of a row, the best first; only one if [`LogitsMode::Argmax`] was set.
     ///
     /// # Panics
     /// If logits were wanted or there is no such row.
@@ -193,10 +195,10 @@ impl StepOutputs {
         self.begin(rows, width);
         let logits = &logits[..rows * width];
         match self.wanted {
-            Wanted::Logits => self.logits.extend_from_slice(logits),
+            LogitsMode::Logits => self.logits.extend_from_slice(logits),
             _ if rows == 0 => {}
-            Wanted::Argmax => self.best.extend(logits.chunks(width).map(best_of)),
-            Wanted::TopK(k) => {
+            LogitsMode::Argmax => self.best.extend(logits.chunks(width).map(best_of)),
+            LogitsMode::TopK(k) => {
                 for row in logits.chunks(width) {
                     best_tokens(&mut self.best, row, k);
                 }
@@ -313,7 +315,7 @@ mod tests {
 
     const ROW: [f32; 6] = [0.5, 3.0, -1.0, 3.0, 2.0, f32::NEG_INFINITY];
 
-    fn filled(wanted: Wanted) -> StepOutputs {
+    fn filled(wanted: LogitsMode) -> StepOutputs {
         let mut outputs = StepOutputs::new(wanted);
         let second: Vec<f32> = ROW.iter().rev().copied().collect();
         outputs.fill(2, ROW.len(), &[&ROW[..], &second, &ROW].concat());
@@ -322,26 +324,26 @@ mod tests {
 
     #[test]
     fn each_row_gives_what_is_wanted() {
-        let logits = filled(Wanted::Logits);
+        let logits = filled(LogitsMode::Logits);
         assert_eq!((logits.rows(), logits.logits(0)), (2, &ROW[..]));
         let ids = |outputs: &StepOutputs, row| -> Vec<u32> {
             outputs.best(row).iter().map(|token| token.id).collect()
         };
-        let best = filled(Wanted::TopK(3));
+        let best = filled(LogitsMode::TopK(3));
         assert_eq!(
             (ids(&best, 0), ids(&best, 1)),
             (vec![1, 3, 4], vec![2, 4, 1])
         );
-        let all = filled(Wanted::TopK(99));
+        let all = filled(LogitsMode::TopK(99));
         assert_eq!(ids(&all, 0), [1, 3, 4, 0, 2, 5]);
-        let one = filled(Wanted::Argmax);
+        let one = filled(LogitsMode::Argmax);
         assert_eq!((ids(&one, 0), ids(&one, 1)), (vec![1], vec![2]));
         assert_eq!(one.best(0)[0].logit, 3.0);
     }
 
     #[test]
     fn no_rows_give_nothing() {
-        for wanted in [Wanted::Logits, Wanted::TopK(2), Wanted::Argmax] {
+        for wanted in [LogitsMode::Logits, LogitsMode::TopK(2), LogitsMode::Argmax] {
             let mut outputs = filled(wanted);
             outputs.fill(0, 6, &[]);
             assert_eq!(outputs.rows(), 0);
@@ -350,29 +352,32 @@ mod tests {
 
     #[test]
     fn a_row_says_which_outputs_it_holds() {
-        let (logits, best) = (filled(Wanted::Logits), filled(Wanted::TopK(3)));
+        let (logits, best) = (filled(LogitsMode::Logits), filled(LogitsMode::TopK(3)));
         let every = [
-            Wanted::Logits,
-            Wanted::TopK(3),
-            Wanted::TopK(9),
-            Wanted::Argmax,
+            LogitsMode::Logits,
+            LogitsMode::TopK(3),
+            LogitsMode::TopK(9),
+            LogitsMode::Argmax,
         ];
         assert_eq!(every.map(|w| logits.row(1).holds(w, 6)), [true; 4]);
         let held = every.map(|w| best.row(1).holds(w, 6));
         assert_eq!(held, [false, true, false, true]);
-        assert!(best.row(0).holds(Wanted::TopK(9), 3), "a vocabulary of 3");
+        assert!(
+            best.row(0).holds(LogitsMode::TopK(9), 3),
+            "a vocabulary of 3"
+        );
         assert!(best.row(0).logits().is_empty() && !best.row(0).is_empty());
-        assert!(!RowOutputs::Logits(&[]).holds(Wanted::Argmax, 6));
+        assert!(!RowOutputs::Logits(&[]).holds(LogitsMode::Argmax, 6));
     }
 
     #[test]
     fn outputs_of_a_run_stay_what_was_wanted_of_it() {
-        let mut outputs = filled(Wanted::TopK(2));
-        outputs.want(Wanted::Logits);
+        let mut outputs = filled(LogitsMode::TopK(2));
+        outputs.want(LogitsMode::Logits);
         assert_eq!(outputs.best(0).len(), 2);
         outputs.fill(1, ROW.len(), &ROW);
         assert_eq!(outputs.logits(0), ROW);
-        outputs.want(Wanted::TopK(9));
+        outputs.want(LogitsMode::TopK(9));
         let mut expect = vec![];
         best_tokens(&mut expect, &ROW, 9);
         outputs.fill_best(1, ROW.len(), expect.iter().copied());
@@ -381,7 +386,7 @@ mod tests {
 
     #[test]
     fn wanted_outputs_add_up() {
-        use Wanted::{Argmax, Logits, TopK};
+        use LogitsMode::{Argmax, Logits, TopK};
         let table = [
             (Argmax, Argmax, Argmax),
             (Argmax, TopK(40), TopK(40)),

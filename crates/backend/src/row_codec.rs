@@ -154,7 +154,7 @@ impl Affine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::TestRng;
+    use conformance::TestRng;
 
     #[test]
     fn rows_come_back_within_their_type_s_step() {

@@ -3,9 +3,9 @@
 //!
 //! A run of a graph copies its operands in and its result out, so the smallest products show the cost of a call.
 
-use backend::conformance::TestRng;
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
+use conformance::TestRng;
 use cpu::Cpu;
 use graph::ops::{Attention, Linear};
 use graph::{Graph, GraphBuilder, Value};

@@ -7,7 +7,7 @@ use cpu::Cpu;
 use graph::ops::UpdateAndAttend;
 use graph::{GraphBuilder, Value};
 use kv::{
-    Bookkeeping, CacheConfig, CacheRegistry, Cells, LayerConfig, SeqCache, StepPlan,
+    CacheConfig, CacheManager, CacheRegistry, Cells, LayerConfig, SeqCache, StepPlan,
     make_decode_session,
 };
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,6 +1,5 @@
 //! Every tier and both executors against the reference backend.
 
-use backend::conformance;
 use backend::reference::Reference;
 use backend::{CompileOptions, ExecutorKind};
 use cpu::{Cpu, Isa};

@@ -1,10 +1,10 @@
 //! Attention over more positions than a KV split has: the result is bit-identical for every division of a sequence into
 //! steps and every number of threads, and close to the reference's.
 
-use backend::conformance::TestRng;
 use backend::reference::Reference;
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
+use conformance::TestRng;
 use cpu::Cpu;
 use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};

@@ -3,9 +3,9 @@
 //! Arguments are shapes and formats, such as `8b:q4_0 smollm2:q4_1`; `none` times launches instead of replays, `profile`
 //! adds the time of every kernel.
 
-use backend::conformance::TestRng;
-use backend::{Backend, CompileOptions, RunMode, Runnable, StepOptions, StepOutputs, Wanted};
+use backend::{Backend, CompileOptions, LogitsMode, RunMode, Runnable, StepOptions, StepOutputs};
 use base::{Bytes, DType};
+use conformance::TestRng;
 use cuda::Cuda;
 use graph::ops::{
     Activation, Binary, BinaryFunction, Gated, GatherRows, Linear, Reshape, RmsNorm, Rope,
@@ -235,7 +235,7 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
         max_tokens: PROMPT as usize,
         max_rows: BATCH as usize,
     })?;
-    let mut outputs = StepOutputs::new(Wanted::Argmax);
+    let mut outputs = StepOutputs::new(LogitsMode::Argmax);
     let ids = |n: u32| -> Vec<u32> { (0..n).map(|i| i * 7 % shape.vocabulary as u32).collect() };
     let step_of = |parts: &[(u32, u32, u32)]| {
         let mut step = Step::default();

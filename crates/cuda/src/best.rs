@@ -4,8 +4,8 @@ use crate::arguments::BestArgs;
 use crate::compile::Unit;
 use crate::device::Buffer;
 use crate::launch::Launch;
-use crate::machine::Machine;
-use backend::{BackendError, ScoredToken, Wanted};
+use crate::machine::ExecState;
+use backend::{BackendError, LogitsMode, ScoredToken};
 
 /// Keys that a block ranks at a time, as in `kernels/best.cu`.
 const RANKED_KEYS: usize = 2048;
@@ -15,7 +15,7 @@ const MAX_BEST: usize = 128;
 const THREADS: u32 = 256;
 
 /// The number of tokens that the device finds in each row of `width` logits; `None` if all logits are copied.
-pub(crate) fn ranked_tokens(wanted: Wanted, width: usize) -> Option<usize> {
+pub(crate) fn ranked_tokens(wanted: LogitsMode, width: usize) -> Option<usize> {
     let count = wanted.count()?.min(width);
     (1..=MAX_BEST).contains(&count).then_some(count)
 }
@@ -33,7 +33,7 @@ pub(crate) fn token_of(key: u64) -> ScoredToken {
     }
 }
 
-impl Machine {
+impl ExecState {
     /// The keys of the `k` best tokens of each of these rows of logits, after the work that computes them.
     pub(crate) fn best_keys(
         &mut self,
@@ -136,11 +136,11 @@ mod tests {
 
     #[test]
     fn few_tokens_are_ranked_on_the_device() {
-        assert_eq!(ranked_tokens(Wanted::Logits, 100), None);
-        assert_eq!(ranked_tokens(Wanted::Argmax, 100), Some(1));
-        assert_eq!(ranked_tokens(Wanted::TopK(40), 100), Some(40));
-        assert_eq!(ranked_tokens(Wanted::TopK(400), 100), Some(100));
-        assert_eq!(ranked_tokens(Wanted::TopK(400), 1000), None);
-        assert_eq!(ranked_tokens(Wanted::TopK(0), 1000), None);
+        assert_eq!(ranked_tokens(LogitsMode::Logits, 100), None);
+        assert_eq!(ranked_tokens(LogitsMode::Argmax, 100), Some(1));
+        assert_eq!(ranked_tokens(LogitsMode::TopK(40), 100), Some(40));
+        assert_eq!(ranked_tokens(LogitsMode::TopK(400), 100), Some(100));
+        assert_eq!(ranked_tokens(LogitsMode::TopK(400), 1000), None);
+        assert_eq!(ranked_tokens(LogitsMode::TopK(0), 1000), None);
     }
 }

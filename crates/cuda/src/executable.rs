@@ -4,22 +4,20 @@ use crate::best::{ranked_tokens, token_of};
 use crate::device::{Buffer, Device};
 use crate::error::{CudaError, CudaErrorKind};
 use crate::kv::CudaKv;
-use crate::machine::{Machine, Recording, Start};
+use crate::machine::{ExecState, Recording, Start};
 use crate::profile::LaunchProfile;
 use crate::tape::Tape;
+use ::kv::KvBytes;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Dispatcher, DispatcherOptions, Executable, ExecutorKind, GraphSupport, NodeProfile,
-    Replay, ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback, check_storage,
+    Replay, ReplayWrapper, RunMode, ShapeCache, StepOptions, StepOutputs, TraceCallback,
+    check_storage,
 };
 use graph::{Graph, Value};
-use ::kv::KvBytes;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::sync::Arc;
-
-/// The most tapes kept for step sizes without a descriptor.
-const ODD_TAPES: usize = 8;
 
 /// The environment variable that names the most that steps are recorded as: `never`, `uniform_single`, `uniform_batch` or
 /// `always`. For tests of how run modes are downgraded.
@@ -33,8 +31,8 @@ pub const SUPPORT_VARIABLE: &str = "KVARK_CUDA_GRAPHS";
 pub(crate) struct CudaExecutable {
     full: ReplayWrapper<Recording>,
     pieces: ReplayWrapper<Recording>,
-    odd: OddTapes,
-    machine: Machine,
+    odd: ShapeCache<Tape>,
+    machine: ExecState,
     support: GraphSupport,
     start_up: StartUp,
 }
@@ -80,8 +78,8 @@ impl CudaExecutable {
         Ok(CudaExecutable {
             full: ReplayWrapper::new(RunMode::Full),
             pieces: ReplayWrapper::new(RunMode::Piecewise),
-            odd: OddTapes::default(),
-            machine: Machine::new(graph, device, options)?,
+            odd: ShapeCache::default(),
+            machine: ExecState::new(graph, device, options)?,
             support,
             start_up: StartUp::default(),
         })
@@ -138,10 +136,10 @@ impl CudaExecutable {
         let bytes: Vec<base::Bytes> = inputs.iter().map(|value| value.data.to_bytes()).collect();
         let bytes: Vec<&[u8]> = bytes.iter().map(|bytes| &bytes[..]).collect();
         let machine = &mut self.machine;
-        let tape = self.odd.get(machine, &shapes)?;
+        let tape = machine.cached_tape(&mut self.odd, &shapes)?;
         machine.fill(&tape.layout, &bytes, cache.as_mut())?;
         // Filling may have moved the step buffer.
-        let tape = self.odd.get(machine, &shapes)?;
+        let tape = machine.cached_tape(&mut self.odd, &shapes)?;
         let start = match trace {
             Some(trace) => Start::Traced(trace),
             None => Start::Launches,
@@ -196,8 +194,8 @@ impl Executable for CudaExecutable {
             wanted,
             outputs,
         };
-        let mut whole = Whole {
-            work: Pieces(work),
+        let mut whole = FullGraph {
+            work: PiecewiseGraph(work),
             pieces,
             dispatch,
         };
@@ -244,7 +242,7 @@ impl Executable for CudaExecutable {
 
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        self.odd.get(&mut self.machine, &shapes)?;
+        self.machine.cached_tape(&mut self.odd, &shapes)?;
         Ok(())
     }
 
@@ -277,31 +275,22 @@ impl Executable for CudaExecutable {
     }
 }
 
-/// Tapes by the shapes of their inputs, the most recently used first.
-#[derive(Default)]
-struct OddTapes(Vec<(Vec<Vec<usize>>, Tape)>);
-
-impl OddTapes {
-    fn get(&mut self, machine: &mut Machine, shapes: &[&[usize]]) -> Result<&Tape, BackendError> {
-        self.0
-            .retain(|(_, tape)| tape.generation == machine.generation);
-        match self.0.iter().position(|(known, _)| known == shapes) {
-            Some(i) => self.0[..=i].rotate_right(1),
-            None => {
-                let tape = machine.tape(shapes)?;
-                self.0.truncate(ODD_TAPES - 1);
-                let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
-                self.0.insert(0, (shapes, tape));
-            }
-        }
-        Ok(&self.0[0].1)
+impl ExecState {
+    /// The tape of these input shapes. Tapes from before memory moved are forgotten.
+    fn cached_tape<'a>(
+        &mut self,
+        tapes: &'a mut ShapeCache<Tape>,
+        shapes: &[&[usize]],
+    ) -> Result<&'a Tape, BackendError> {
+        tapes.retain(|tape| tape.generation == self.generation);
+        Ok(tapes.get_or_make(shapes, || self.tape(shapes))?)
     }
 }
 
 /// One step, as every mode runs it; its inputs and its plan are in the step buffer.
 struct StepWork<'a> {
-    machine: &'a mut Machine,
-    odd: &'a mut OddTapes,
+    machine: &'a mut ExecState,
+    odd: &'a mut ShapeCache<Tape>,
     sizes: [usize; 3],
     /// Tokens that are not padding, and rows that are wanted.
     tokens: usize,
@@ -314,7 +303,7 @@ impl StepWork<'_> {
     fn run(&mut self) -> Result<(), BackendError> {
         let shapes = self.sizes.each_ref().map(std::slice::from_ref);
         let before = self.machine.step.address();
-        let tape = self.odd.get(self.machine, &shapes)?;
+        let tape = self.machine.cached_tape(self.odd, &shapes)?;
         self.machine.keep_step(before)?;
         self.machine.start(tape, Start::Launches)?;
         let outputs = tape.outputs.clone();
@@ -376,9 +365,9 @@ fn floats(bytes: &[u8]) -> &[f32] {
 }
 
 /// A step whose pieces between attention nodes are recorded.
-struct Pieces<'a>(StepWork<'a>);
+struct PiecewiseGraph<'a>(StepWork<'a>);
 
-impl Replay for Pieces<'_> {
+impl Replay for PiecewiseGraph<'_> {
     type Recording = Recording;
     type Error = BackendError;
 
@@ -396,13 +385,13 @@ impl Replay for Pieces<'_> {
 }
 
 /// A step that is recorded whole, over one whose pieces are.
-struct Whole<'a> {
-    work: Pieces<'a>,
+struct FullGraph<'a> {
+    work: PiecewiseGraph<'a>,
     pieces: &'a mut ReplayWrapper<Recording>,
     dispatch: Dispatch,
 }
 
-impl Replay for Whole<'_> {
+impl Replay for FullGraph<'_> {
     type Recording = Recording;
     type Error = BackendError;
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 const PLAN_BYTES: usize = 256 * 1024;
 
 /// The state that all tapes of an executable share.
-pub(crate) struct Machine {
+pub(crate) struct ExecState {
     pub(crate) graph: Arc<Graph>,
     pub(crate) constants: Constants,
     pub(crate) arena: Buffer,
@@ -74,13 +74,13 @@ pub(crate) enum Start<'a> {
     Traced(TraceCallback<'a>),
 }
 
-impl Machine {
+impl ExecState {
     /// The constants of a graph on a device; the other memory is allocated as tapes need it.
     pub(crate) fn new(
         graph: Arc<Graph>,
         device: &Arc<Device>,
         options: &CompileOptions,
-    ) -> Result<Machine, BackendError> {
+    ) -> Result<ExecState, BackendError> {
         device.bind()?;
         let constants = Constants::new(&graph, device, options)?;
         let (partial, counters) = attention_memory(&graph);
@@ -88,7 +88,7 @@ impl Machine {
             ExecutorKind::Compiled => flagged_bytes(&graph, &device.facts),
             ExecutorKind::Interpreted => 0,
         };
-        Ok(Machine {
+        Ok(ExecState {
             constants,
             arena: Buffer::new(device, 0)?,
             step: Buffer::new(device, 0)?,
@@ -369,7 +369,7 @@ fn append_plans(
     }
 }
 
-impl Machine {
+impl ExecState {
     /// Copies the step again if its buffer has moved since it was filled.
     pub(crate) fn keep_step(&mut self, before: u64) -> Result<(), CudaError> {
         if before == self.step.address() {

@@ -1,6 +1,6 @@
 //! The encoding of a step's plan for the attention kernels.
 
-use kv::{CellRun, LayerPlan, Visibility};
+use kv::{AttentionSpans, CellRun, LayerPlan};
 
 /// Positions of a part, as `PART` in the kernels.
 pub(crate) const PART: u32 = 256;
@@ -47,7 +47,7 @@ impl Item {
 }
 
 /// Consecutive queries with one run list, at most `most` of them, with the positions that any of them sees.
-fn tiles(visible: &Visibility, most: usize) -> Vec<Item> {
+fn tiles(visible: &AttentionSpans, most: usize) -> Vec<Item> {
     let queries = visible.queries();
     let mut tiles: Vec<Item> = Vec::new();
     let mut list = None;
@@ -164,7 +164,7 @@ fn parts(begin: u32, end: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kv::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, Step, StepPlan};
+    use kv::{CacheConfig, CacheManager, Cells, LayerConfig, SeqCache, Step, StepPlan};
 
     /// The cells that every query sees, decoded from the encoded plan in the order in which the kernels visit them.
     fn decoded(words: &[u32], header: u32, queries: usize) -> Vec<Vec<u32>> {

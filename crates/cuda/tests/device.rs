@@ -2,7 +2,7 @@
 
 mod gpu;
 
-use backend::{CompileOptions, ExecutorKind, conformance};
+use backend::{CompileOptions, ExecutorKind};
 use std::io::Write;
 
 /// Sums on tensor cores are rounded otherwise than those of the reference.

@@ -4,9 +4,9 @@
 mod binding;
 mod gpu;
 
-use backend::conformance::TestRng;
-use backend::{Backend, BatchDescriptor, RunMode, Runnable, StepOptions, StepOutputs, Wanted};
+use backend::{Backend, BatchDescriptor, LogitsMode, RunMode, Runnable, StepOptions, StepOutputs};
 use base::DType;
+use conformance::TestRng;
 use graph::ops::{GatherRows, Linear, Reshape, UpdateAndAttend};
 use graph::{Dim, Graph, GraphBuilder};
 use kv::{CacheConfig, LayerConfig, Step, make_seq_session};
@@ -81,7 +81,7 @@ fn features_of_every_token_come_back_in_every_mode() {
     let ids: Vec<u32> = (0..5).collect();
     let features = [RunMode::Full, RunMode::Piecewise, RunMode::None].map(|mode| {
         let mut runnable = runnable(&cuda, mode);
-        let mut outputs = StepOutputs::new(Wanted::Logits);
+        let mut outputs = StepOutputs::new(LogitsMode::Logits);
         let mut step = Step::default();
         step.extend(0, 0, &ids);
         step.want_last();
@@ -105,7 +105,7 @@ fn a_mixed_load_replays_what_was_recorded_at_start_up() {
     // Every sequence begins with a prompt, of which a few are longer than anything recorded, and goes on alone and with others.
     let mut random = TestRng::new(8);
     let mut held = [0u32; SEQUENCES as usize];
-    let mut outputs = StepOutputs::new(Wanted::Argmax);
+    let mut outputs = StepOutputs::new(LogitsMode::Argmax);
     let (mut steps, mut replays) = (0, 0);
     for i in 0..400 {
         let mut step = Step::default();

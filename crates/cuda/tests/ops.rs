@@ -4,10 +4,12 @@
 mod binding;
 mod gpu;
 
-use backend::conformance::TestRng;
 use backend::reference::Reference;
-use backend::{Backend, CompileOptions, RunMode, ScoredToken, StepOptions, StepOutputs, Wanted};
+use backend::{
+    Backend, CompileOptions, LogitsMode, RunMode, ScoredToken, StepOptions, StepOutputs,
+};
 use base::{Bytes, DType};
+use conformance::TestRng;
 use graph::ops::{
     Attention, Binary, BinaryFunction, Compare, CompareFunction, Concat, GatherRows, Linear,
     Permute, Reshape, Slice, UpdateAndAttend,
@@ -62,7 +64,7 @@ fn outputs(
     cuda: &cuda::Cuda,
     graph: &Arc<Graph>,
     sequences: u32,
-    wanted: Wanted,
+    wanted: LogitsMode,
 ) -> Vec<StepOutputs> {
     let layer = LayerConfig {
         kv_heads: 2,
@@ -105,13 +107,13 @@ fn the_best_tokens_are_those_of_all_logits() {
     let Some(cuda) = gpu::device() else { return };
     for (vocabulary, sequences) in [(30, 1), (2048, 5), (2049, 3), (49_152, 1), (128_256, 9)] {
         let graph = decoder(vocabulary);
-        let logits = outputs(&cuda, &graph, sequences, Wanted::Logits);
+        let logits = outputs(&cuda, &graph, sequences, LogitsMode::Logits);
         for wanted in [
-            Wanted::Argmax,
-            Wanted::TopK(2),
-            Wanted::TopK(40),
-            Wanted::TopK(128),
-            Wanted::TopK(129),
+            LogitsMode::Argmax,
+            LogitsMode::TopK(2),
+            LogitsMode::TopK(40),
+            LogitsMode::TopK(128),
+            LogitsMode::TopK(129),
         ] {
             let found = outputs(&cuda, &graph, sequences, wanted);
             for (found, logits) in found.iter().zip(&logits) {

@@ -4,9 +4,9 @@
 mod binding;
 mod gpu;
 
-use backend::conformance::TestRng;
 use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
+use conformance::TestRng;
 use cuda::Cuda;
 use graph::ops::{
     Activation, Binary, BinaryFunction, Gated, Linear, Reshape, RmsNorm, Rope, RopeLayout,

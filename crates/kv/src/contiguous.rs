@@ -5,7 +5,7 @@ use crate::ring::RingState;
 use crate::sequence_rows::first_restorable_position;
 use crate::step::{StepToken, no_candidates};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, KvError, KvErrorKind, Restorable, SeqId, SequenceRows, Step,
+    Cache, CacheConfig, CacheManager, KvError, KvErrorKind, Restorable, SeqId, SequenceRows, Step,
     StepPlan,
 };
 
@@ -195,7 +195,7 @@ fn check_seq(seq: SeqId) -> Result<(), KvError> {
     }
 }
 
-impl Bookkeeping for Contiguous {
+impl CacheManager for Contiguous {
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         step.at(positions);
         Ok(())

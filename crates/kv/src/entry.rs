@@ -2,7 +2,7 @@
 
 use crate::sync::{TryMutex, TryMutexGuard};
 use crate::{
-    Bookkeeping, CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvError, KvErrorKind,
+    CacheConfig, CacheManager, CellRun, Compaction, FrozenKv, GatherPlan, KvError, KvErrorKind,
     RowBlock, Side, Step, StepPlan,
 };
 use std::any::Any;
@@ -45,7 +45,7 @@ pub trait KvBytes: Any + Send {
 /// The locked state of a cache, which a forward or a verb works on.
 pub struct CacheState {
     /// The bookkeeping: which cells hold which tokens.
-    pub bookkeeping: Box<dyn Bookkeeping>,
+    pub bookkeeping: Box<dyn CacheManager>,
     /// The backend's storage of keys and values.
     pub bytes: Box<dyn KvBytes>,
     /// The plan of the current step; kept so that its memory is reused.
@@ -62,7 +62,7 @@ impl CacheEntry {
     /// A cache of the named kind, from its bookkeeping and a backend's storage.
     pub fn new(
         kind: &'static str,
-        bookkeeping: Box<dyn Bookkeeping>,
+        bookkeeping: Box<dyn CacheManager>,
         bytes: Box<dyn KvBytes>,
     ) -> CacheEntry {
         CacheEntry {

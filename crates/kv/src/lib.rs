@@ -1,13 +1,13 @@
 //! Backend-neutral KV cache bookkeeping: the cell that stores each token and the cells that each query attends to.
 //! Integers only.
 //!
-//! No tensor and no byte of KV data passes through this crate. For the tokens of a step, a [`Bookkeeping`]
+//! No tensor and no byte of KV data passes through this crate. For the tokens of a step, a [`CacheManager`]
 //! implementation computes a [`StepPlan`]: the cell that each token is written to and the cells that it attends to. A
-//! backend stores the bytes and executes the plan. Planning does not change the cache; [`Bookkeeping::commit`], called
+//! backend stores the bytes and executes the plan. Planning does not change the cache; [`CacheManager::commit`], called
 //! after a successful forward, does.
 //!
 //! ```
-//! use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, LayerConfig, CellRun, Step, StepPlan};
+//! use kv::{CacheManager, Cache, CacheConfig, Contiguous, LayerConfig, CellRun, Step, StepPlan};
 //!
 //! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
 //! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
@@ -49,7 +49,7 @@ pub use error::{KvError, KvErrorKind};
 pub use layout::{KvLayout, LayerLayout, PoolGrowth, Side, SideLayout};
 pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
 pub use operations::{CacheOperations, MoveRows, OneSequence, ReadRows, WriteRows};
-pub use plan::{CellRun, LayerPlan, NO_CELL, QueryView, StepPlan, Visibility};
+pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StepPlan};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
@@ -59,5 +59,5 @@ pub use session::{
     make_scatter_session, make_seq_session, make_tree_session,
 };
 pub use step::{Role, Step, StepToken};
-pub use traits::{Bookkeeping, Cache, GatherPlan, SeqCache, SeqId, TreeCache};
+pub use traits::{Cache, CacheManager, GatherPlan, SeqCache, SeqId, TreeCache};
 pub use tree::Tree;

@@ -2,7 +2,7 @@
 
 use crate::sync::Arc;
 use crate::{
-    Bookkeeping, CacheConfig, CacheEntry, CacheSession, CellRun, Cells, Contiguous, KvBytes,
+    CacheConfig, CacheEntry, CacheManager, CacheSession, CellRun, Cells, Contiguous, KvBytes,
     KvError, KvErrorKind, RowShift, SeqId, SequenceRows, SharedPrefix, Tree,
 };
 
@@ -309,7 +309,7 @@ impl CacheOperations for CacheSession<Cells> {
 /// A session whose cache holds one sequence, of a kind that this crate does not know. It has the operations of [`Cache`](crate::Cache).
 pub struct OneSequence<K>(pub CacheSession<K>);
 
-impl<K: Bookkeeping> CacheOperations for OneSequence<K> {
+impl<K: CacheManager> CacheOperations for OneSequence<K> {
     fn kind(&self) -> &'static str {
         self.0.kind()
     }
@@ -348,7 +348,7 @@ impl<K: Bookkeeping> CacheOperations for OneSequence<K> {
 }
 
 /// Rewinds the cache of one sequence. Length 0 clears it, as far as a shared prefix allows.
-fn rewind_only_sequence<K: Bookkeeping>(
+fn rewind_only_sequence<K: CacheManager>(
     session: &CacheSession<K>,
     seq: SeqId,
     len: u32,

@@ -59,7 +59,7 @@ pub(crate) fn push_run(runs: &mut Vec<CellRun>, run: CellRun) {
 /// runs of a step, not to tokens × cells. Position order is a total order, so attention that follows it gives the same
 /// bits wherever the cells are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Visibility {
+pub struct AttentionSpans {
     runs: Vec<CellRun>,
     /// List `i` is `runs[ends[i - 1]..ends[i]]`.
     ends: Vec<u32>,
@@ -75,7 +75,7 @@ pub struct QueryView {
     pub positions: Range<u32>,
 }
 
-impl Visibility {
+impl AttentionSpans {
     /// Removes all lists and queries; keeps the allocations.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
@@ -120,7 +120,7 @@ impl Visibility {
     }
 
     /// Copies `other`, with every query narrowed to its last `window` positions.
-    pub(crate) fn narrow_from(&mut self, other: &Visibility, window: u32) {
+    pub(crate) fn narrow_from(&mut self, other: &AttentionSpans, window: u32) {
         self.runs.clone_from(&other.runs);
         self.ends.clone_from(&other.ends);
         self.queries.clear();
@@ -190,7 +190,7 @@ pub struct LayerPlan {
     /// The cell that each token's row is written to; [`NO_CELL`] for padding.
     pub writes: Vec<u32>,
     /// The rows that the tokens attend to, their own included.
-    pub visible: Visibility,
+    pub visible: AttentionSpans,
     /// Cells that the layer's pool must have before rows are written.
     pub cells: u32,
 }

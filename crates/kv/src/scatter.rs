@@ -5,7 +5,8 @@ use crate::cells::resolve_positions;
 use crate::plan::LayerClasses;
 use crate::step::{Role, StepToken, no_candidates};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, CellRun, KvError, KvErrorKind, SeqCache, SeqId, Step, StepPlan,
+    Cache, CacheConfig, CacheManager, CellRun, KvError, KvErrorKind, SeqCache, SeqId, Step,
+    StepPlan,
 };
 use std::ops::{Range, RangeBounds};
 
@@ -273,7 +274,7 @@ fn is_real(token: &StepToken) -> bool {
     token.role != Role::Padding
 }
 
-impl Bookkeeping for ScatterIndex {
+impl CacheManager for ScatterIndex {
     /// With one sequence, no declaration is needed.
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         step.at(positions);

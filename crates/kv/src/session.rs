@@ -2,7 +2,7 @@
 
 use crate::sync::Arc;
 use crate::{
-    Bookkeeping, Cache, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheRegistry,
+    Cache, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheManager, CacheRegistry,
     CacheState, Cells, Contiguous, KvBytes, KvError, KvErrorKind, Restorable, RowShift,
     ScatterIndex, SeqCache, SeqId, SequenceRows, SharedPrefix, Tree, TreeCache,
 };
@@ -73,7 +73,7 @@ pub fn make_prefixed_session(prefix: &SharedPrefix) -> SessionResult<Contiguous>
 }
 
 /// Builds the backend's storage and registers the cache.
-fn make_session<K: Bookkeeping>(
+fn make_session<K: CacheManager>(
     backend: &str,
     kind: &'static str,
     config: &CacheConfig,
@@ -85,13 +85,13 @@ fn make_session<K: Bookkeeping>(
 }
 
 /// The bookkeeping, downcast to `K`, and the bytes.
-fn parts<K: Bookkeeping>(state: &mut CacheState) -> (&mut K, &mut dyn KvBytes) {
+fn parts<K: CacheManager>(state: &mut CacheState) -> (&mut K, &mut dyn KvBytes) {
     let bookkeeping: &mut dyn Any = &mut *state.bookkeeping;
     let bookkeeping = bookkeeping.downcast_mut().expect("checked at installation");
     (bookkeeping, &mut *state.bytes)
 }
 
-impl<K: Bookkeeping> CacheSession<K> {
+impl<K: CacheManager> CacheSession<K> {
     /// Registers a cache with bookkeeping `K`; `wanted` is the name of its kind. The `make_*_session` functions call
     /// this with the process-wide registry, which module loads use.
     ///
@@ -227,7 +227,7 @@ impl CacheSession<Contiguous> {
     }
 }
 
-impl<K: Bookkeeping + Restorable> CacheSession<K> {
+impl<K: CacheManager + Restorable> CacheSession<K> {
     /// Calls `read` with the location of a sequence's rows and the bytes that store them.
     pub fn read_sequence<R>(
         &self,
@@ -296,7 +296,7 @@ fn settle<K: Restorable>(
     written
 }
 
-impl<K: Bookkeeping + SeqCache> CacheSession<K> {
+impl<K: CacheManager + SeqCache> CacheSession<K> {
     /// Declares the sequence of every token of the next forward.
     pub fn begin_step(&self, seqs: &[SeqId]) -> Result<(), KvError> {
         self.change(|cache| cache.begin_step(seqs))?

@@ -6,7 +6,7 @@ use crate::{KvError, KvErrorKind, SeqId};
 ///
 /// The runtime builds a step, or a session's verbs ([`begin_step`](crate::SeqCache::begin_step),
 /// [`propose`](crate::TreeCache::propose)) declare one and the positions of the forward complete it. A cache plans it
-/// ([`Bookkeeping::plan`](crate::Bookkeeping::plan)), and a backend encodes it into the inputs of its graph.
+/// ([`CacheManager::plan`](crate::CacheManager::plan)), and a backend encodes it into the inputs of its graph.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step {
     tokens: Vec<StepToken>,

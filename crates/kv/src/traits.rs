@@ -1,4 +1,4 @@
-//! The traits of a cache: [`Cache`], [`SeqCache`] and [`TreeCache`] for runners, [`Bookkeeping`] for a forward.
+//! The traits of a cache: [`Cache`], [`SeqCache`] and [`TreeCache`] for runners, [`CacheManager`] for a forward.
 
 use crate::{KvError, Step, StepPlan};
 use std::any::Any;
@@ -78,7 +78,7 @@ pub trait TreeCache: Cache {
 }
 
 /// The interface between a cache and a forward. Object-safe, so that one executable works with every kind of cache.
-pub trait Bookkeeping: Cache + Any + Send {
+pub trait CacheManager: Cache + Any + Send {
     /// Builds the declared step in `step` from the declaration and the positions of its tokens. A cache of one sequence
     /// needs no declaration. Reuses the memory of `step`.
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError>;

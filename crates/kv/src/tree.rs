@@ -5,7 +5,7 @@ use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
 use crate::{
-    Bookkeeping, Cache, CacheConfig, CellRun, GatherPlan, KvError, KvErrorKind, Step, StepPlan,
+    Cache, CacheConfig, CacheManager, CellRun, GatherPlan, KvError, KvErrorKind, Step, StepPlan,
     TreeCache,
 };
 
@@ -258,7 +258,7 @@ fn has_candidates(tokens: &[StepToken]) -> bool {
     first.is_some_and(|token| matches!(token.role, Role::Candidate { .. }))
 }
 
-impl Bookkeeping for Tree {
+impl CacheManager for Tree {
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         step.at(positions);
         if self.frontier() == 0 {

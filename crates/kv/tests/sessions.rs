@@ -3,7 +3,7 @@
 //! behind.
 
 use kv::{
-    Bookkeeping, CacheBuilderRegistry, CacheConfig, CacheRegistry, CacheSession, CellRun, Cells,
+    CacheBuilderRegistry, CacheConfig, CacheManager, CacheRegistry, CacheSession, CellRun, Cells,
     Compaction, Contiguous, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, KvStorage,
     LayerConfig, NO_CELL, Restorable, RingPolicy, Role, RowBlock, SeqId, Side, Step, StepPlan,
     StepToken, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
@@ -169,7 +169,7 @@ fn config(ring: bool) -> CacheConfig {
 }
 
 /// A forward that writes each token's id as its row.
-fn forward<K: Bookkeeping>(session: &CacheSession<K>, step: &Step) -> Result<StepPlan, KvError> {
+fn forward<K: CacheManager>(session: &CacheSession<K>, step: &Step) -> Result<StepPlan, KvError> {
     let entry = CacheRegistry::global().get(session.key())?;
     let mut state = entry.try_lock()?;
     state.run(step, |plan, bytes| {
@@ -199,7 +199,7 @@ fn forward<K: Bookkeeping>(session: &CacheSession<K>, step: &Step) -> Result<Ste
 }
 
 /// Feeds these ids to a sequence, after what it holds.
-fn feed<K: Bookkeeping + Restorable>(session: &CacheSession<K>, seq: SeqId, ids: &[u32]) {
+fn feed<K: CacheManager + Restorable>(session: &CacheSession<K>, seq: SeqId, ids: &[u32]) {
     for ids in ids.chunks(3) {
         let held = tags(session, seq).len() as u32;
         let mut step = Step::default();
@@ -209,12 +209,12 @@ fn feed<K: Bookkeeping + Restorable>(session: &CacheSession<K>, seq: SeqId, ids:
 }
 
 /// The tags of a sequence's keys in the full layer, by position.
-fn tags<K: Bookkeeping + Restorable>(session: &CacheSession<K>, seq: SeqId) -> Vec<u32> {
+fn tags<K: CacheManager + Restorable>(session: &CacheSession<K>, seq: SeqId) -> Vec<u32> {
     layer_tags(session, seq, 0).1
 }
 
 /// The first position that a layer holds of a sequence, and the tags from there on.
-fn layer_tags<K: Bookkeeping + Restorable>(
+fn layer_tags<K: CacheManager + Restorable>(
     session: &CacheSession<K>,
     seq: SeqId,
     layer: usize,
@@ -234,7 +234,7 @@ fn layer_tags<K: Bookkeeping + Restorable>(
 }
 
 /// Replaces what a sequence holds by `len` tokens whose rows have these tags, in every layer from position `first` on.
-fn replace<K: Bookkeeping + Restorable>(
+fn replace<K: CacheManager + Restorable>(
     session: &CacheSession<K>,
     seq: SeqId,
     len: u32,

@@ -8,7 +8,7 @@
 
 use kvark::backend::Backend;
 use kvark::cache::{
-    Bookkeeping, Cache, CacheConfig, CacheSession, Cells, KvError, OneSequence, SeqCache, Step,
+    Cache, CacheConfig, CacheManager, CacheSession, Cells, KvError, OneSequence, SeqCache, Step,
     StepPlan,
 };
 use kvark::prelude::*;
@@ -68,7 +68,7 @@ impl Cache for SinkCache {
 }
 
 /// The interface to a forward: the pool plans a step, and the policy evicts tokens after its commit.
-impl Bookkeeping for SinkCache {
+impl CacheManager for SinkCache {
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         self.cells.declared(positions, step)
     }

@@ -45,7 +45,7 @@ pub mod model {
 
 /// Text generation and scoring with a decoder: runners, samplers and the generation loop.
 pub mod generate {
-    pub use ::backend::{RowOutputs, ScoredToken, Wanted, argmax, best_tokens};
+    pub use ::backend::{LogitsMode, RowOutputs, ScoredToken, argmax, best_tokens};
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, FinishReason,
@@ -84,8 +84,8 @@ pub mod grammar {
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{
-        NodeProfile, OutputCallback, RowOutputs, ScoredToken, StepOptions, StepOutputs,
-        TraceCallback, Wanted,
+        LogitsMode, NodeProfile, OutputCallback, RowOutputs, ScoredToken, StepOptions, StepOutputs,
+        TraceCallback,
     };
     pub use ::base::{Bytes, DType};
     pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};
@@ -111,16 +111,16 @@ pub mod text {
 }
 
 /// The backend-neutral KV cache: sessions of every kind, their verbs, configuration, and the plans that a backend
-/// executes. A cache kind of one's own implements [`Cache`](cache::Cache) and [`Bookkeeping`](cache::Bookkeeping).
+/// executes. A cache kind of one's own implements [`Cache`](cache::Cache) and [`CacheManager`](cache::CacheManager).
 pub mod cache {
     pub use ::kv::metadata::MetadataValue;
     pub use ::kv::{
-        BackendOptions, Bookkeeping, Cache, CacheConfig, CacheEntry, CacheKey, CacheOperations,
-        CacheRegistry, CacheSession, CacheState, CellRun, Cells, Compaction, Contiguous,
-        GatherPlan, KvError, KvErrorKind, KvLayout, KvStorage, LayerConfig, LayerLayout, LayerPlan,
-        MAX_SEQUENCES, NO_CELL, OneSequence, QuantGroup, QueryView, Restorable, RingPolicy, Role,
-        ScatterIndex, ScatterStep, SeqCache, SeqId, SequenceRows, SessionResult, SharedPrefix,
-        Side, SideLayout, Step, StepPlan, StepToken, Tree, TreeCache, Visibility,
+        AttentionSpans, BackendOptions, Cache, CacheConfig, CacheEntry, CacheKey, CacheManager,
+        CacheOperations, CacheRegistry, CacheSession, CacheState, CellRun, Cells, Compaction,
+        Contiguous, GatherPlan, KvError, KvErrorKind, KvLayout, KvStorage, LayerConfig,
+        LayerLayout, LayerPlan, MAX_SEQUENCES, NO_CELL, OneSequence, QuantGroup, QueryView,
+        Restorable, RingPolicy, Role, ScatterIndex, ScatterStep, SeqCache, SeqId, SequenceRows,
+        SessionResult, SharedPrefix, Side, SideLayout, Step, StepPlan, StepToken, Tree, TreeCache,
         make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
         make_tree_session,
     };
@@ -155,8 +155,9 @@ pub mod backend {
         Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions,
         Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, KvPool,
         OutputCallback, ProgressCallback, Replay, ReplayError, RunMode, TraceCallback,
-        UnknownRunMode, check_storage, conformance, reference, row_codec,
+        UnknownRunMode, check_storage, reference, row_codec,
     };
+    pub use ::conformance;
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
     pub use ::cuda::{Cuda, CudaError, CudaErrorKind, DeviceFacts};
     pub use ::kv::{CacheBuilderRegistry, FrozenKv, KvBytes, KvBytesBuilder, PoolGrowth, RowBlock};

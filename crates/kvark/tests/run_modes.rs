@@ -7,7 +7,7 @@ use common::named_by;
 use kvark::backend::{CompileOptions, Isa, RunMode};
 use kvark::cache::{CacheConfig, KvStorage, Role, Step, StepToken, make_tree_session};
 use kvark::generate::BatchToken;
-use kvark::inference::{ModuleOptions, StepOptions, StepOutputs, Wanted};
+use kvark::inference::{LogitsMode, ModuleOptions, StepOptions, StepOutputs};
 use kvark::memory::MemoryLimit;
 use kvark::{BatchRunner, Cpu, Model, Module, Runner, RunnerOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -142,7 +142,7 @@ fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
         max_rows: 8,
     };
     module.prepare(forward, &steps).unwrap();
-    let mut outputs = StepOutputs::new(Wanted::Logits);
+    let mut outputs = StepOutputs::new(LogitsMode::Logits);
     let mut found = vec![];
     let mut run = |step: &Step| {
         module.run_step(forward, step, &mut outputs).unwrap();

@@ -1,8 +1,8 @@
 //! Context shifts: keys are rotated to their new positions, and sessions continue after the shift.
 
-use backend::conformance::RowsCopy;
 use backend::{CompileOptions, KeyRotations, row_codec};
 use base::Bytes;
+use conformance::RowsCopy;
 use graph::{Data, Value};
 use import::gguf::{Gguf, GgufTensor};
 use import::{Artifact, ImportOptions, ModelFile};

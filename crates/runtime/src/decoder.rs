@@ -4,7 +4,7 @@ use crate::memory::MemoryUsage;
 use crate::module::{MethodId, Module};
 use crate::options::{RunnerOptions, StepSize};
 use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, NodeProfile, RunMode, StepOptions, StepOutputs, Wanted};
+use backend::{Backend, LogitsMode, NodeProfile, RunMode, StepOptions, StepOutputs};
 use graph::Graph;
 use kv::{CacheEntry, Step};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Decoder {
     }
 
     /// Runs the step that was built and keeps the wanted outputs of its rows.
-    pub(crate) fn run(&mut self, wanted: Wanted) -> Result<(), RuntimeError> {
+    pub(crate) fn run(&mut self, wanted: LogitsMode) -> Result<(), RuntimeError> {
         self.outputs.want(wanted);
         self.module
             .run_step(self.forward, &self.step, &mut self.outputs)

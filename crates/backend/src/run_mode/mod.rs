@@ -9,10 +9,12 @@ mod batch;
 mod device;
 mod dispatcher;
 mod mode;
+mod shape_cache;
 mod wrapper;
 
 pub use batch::BatchDescriptor;
 pub use device::{Command, RecordingDevice};
 pub use dispatcher::{CaptureSizes, Dispatch, Dispatcher, DispatcherOptions};
 pub use mode::{GraphSupport, RunMode, UnknownRunMode};
+pub use shape_cache::ShapeCache;
 pub use wrapper::{Replay, ReplayCounts, ReplayError, ReplayWrapper};

@@ -3,7 +3,7 @@
 use crate::args::EngineArgs;
 use crate::interrupt;
 use anyhow::{Result, bail};
-use kvark::cache::{Bookkeeping, CacheConfig, Cells, LayerConfig, SeqCache, StepPlan};
+use kvark::cache::{CacheConfig, CacheManager, Cells, LayerConfig, SeqCache, StepPlan};
 use kvark::generate::BatchToken;
 use kvark::{BatchRunner, Model};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use super::constants::Constants;
 use super::profile::Profile;
-use super::tape::{Fusion, Machine, Tape};
+use super::tape::{ExecState, Fusion, Tape};
 use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::Context;
@@ -11,14 +11,12 @@ use crate::thread_pool::ThreadPool;
 use backend::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes, CompileOptions,
     Dispatch, Executable, ExecutorKind, GraphSupport, NodeProfile, OutputCallback, Replay,
-    ReplayWrapper, RunMode, StepOptions, StepOutputs, TraceCallback, check_storage,
+    ReplayWrapper, RunMode, ShapeCache, StepOptions, StepOutputs, TraceCallback, check_storage,
 };
 use graph::{Graph, Value, ValueRef};
 use kv::{KvBytes, Step};
 use std::sync::Arc;
 
-/// The most tapes kept for step sizes without a descriptor: a full prefill chunk and a few odd lengths.
-const ODD_TAPES: usize = 8;
 /// Padding may take up to one part in this many of a recorded size: padded rows cost as much as real ones.
 const MAX_PADDING: usize = 8;
 
@@ -28,12 +26,12 @@ const MAX_PADDING: usize = 8;
 /// a tape whose attention nodes are resolved again. Any other step runs node by node if [`RunMode::None`] was requested;
 /// otherwise it replays a tape of its own size, of which the last few are cached.
 pub(crate) struct CpuExecutable {
-    machine: Machine,
+    machine: ExecState,
     /// Whether steps and graphs without a descriptor run node by node.
     eager: bool,
     full: ReplayWrapper<Tape>,
     pieces: ReplayWrapper<Tape>,
-    odd: OddTapes,
+    odd: ShapeCache<Tape>,
     encoded: EncodedStep,
 }
 
@@ -50,7 +48,7 @@ impl CpuExecutable {
         };
         let constants = Constants::new(&graph, &context, options)?;
         Ok(CpuExecutable {
-            machine: Machine {
+            machine: ExecState {
                 graph,
                 constants,
                 threads,
@@ -61,7 +59,7 @@ impl CpuExecutable {
             eager: options.executor == ExecutorKind::Interpreted,
             full: ReplayWrapper::new(RunMode::Full),
             pieces: ReplayWrapper::new(RunMode::Piecewise),
-            odd: OddTapes::default(),
+            odd: ShapeCache::default(),
             encoded: EncodedStep::default(),
         })
     }
@@ -82,7 +80,7 @@ impl CpuExecutable {
             eager = self.machine.record(&shapes, Fusion::None)?;
             &mut eager
         } else {
-            self.odd.get(&mut self.machine, &shapes)?
+            self.machine.tape(&mut self.odd, &shapes)?
         };
         // SAFETY: the shapes and types are the inputs' own, which `Runnable` has checked.
         unsafe { tape.run(&mut self.machine, &addresses, &mut cache, trace)? };
@@ -145,8 +143,8 @@ impl Executable for CpuExecutable {
             cache: Some(cache),
             outputs,
         };
-        let mut whole = Whole {
-            work: Pieces(work),
+        let mut whole = FullGraph {
+            work: PiecewiseGraph(work),
             pieces,
             dispatch,
         };
@@ -188,7 +186,7 @@ impl Executable for CpuExecutable {
 
     fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        self.odd.get(&mut self.machine, &shapes)?;
+        self.machine.tape(&mut self.odd, &shapes)?;
         Ok(())
     }
 
@@ -207,29 +205,6 @@ impl Executable for CpuExecutable {
 
     fn packed_bytes(&self) -> usize {
         self.machine.constants.packed_bytes()
-    }
-}
-
-/// Tapes by the shapes of their inputs, the most recently used first.
-#[derive(Default)]
-struct OddTapes(Vec<(Vec<Vec<usize>>, Tape)>);
-
-impl OddTapes {
-    fn get(
-        &mut self,
-        machine: &mut Machine,
-        shapes: &[&[usize]],
-    ) -> Result<&mut Tape, BackendError> {
-        match self.0.iter().position(|(known, _)| known == shapes) {
-            Some(i) => self.0[..=i].rotate_right(1),
-            None => {
-                let tape = machine.record(shapes, Fusion::Whole)?;
-                self.0.truncate(ODD_TAPES - 1);
-                let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
-                self.0.insert(0, (shapes, tape));
-            }
-        }
-        Ok(&mut self.0[0].1)
     }
 }
 
@@ -261,7 +236,16 @@ impl EncodedStep {
     }
 }
 
-impl Machine {
+impl ExecState {
+    /// The tape of these input shapes.
+    fn tape<'a>(
+        &mut self,
+        tapes: &'a mut ShapeCache<Tape>,
+        shapes: &[&[usize]],
+    ) -> Result<&'a mut Tape, BackendError> {
+        tapes.get_or_make(shapes, || self.record(shapes, Fusion::Whole))
+    }
+
     /// Records a tape for steps with these numbers of tokens, positions and rows.
     fn record_step(&mut self, sizes: [usize; 3], fusion: Fusion) -> Result<Tape, BackendError> {
         let shapes = sizes.each_ref().map(std::slice::from_ref);
@@ -271,9 +255,9 @@ impl Machine {
 
 /// One step, as every mode runs it.
 struct StepWork<'a, 'c> {
-    machine: &'a mut Machine,
+    machine: &'a mut ExecState,
     /// The tapes of sizes without a descriptor; `None` to run node by node.
-    odd: Option<&'a mut OddTapes>,
+    odd: Option<&'a mut ShapeCache<Tape>>,
     encoded: &'a EncodedStep,
     cache: Option<CacheStep<'c, CpuKv>>,
     outputs: &'a mut StepOutputs,
@@ -286,7 +270,7 @@ impl StepWork<'_, '_> {
         match self.odd.take() {
             Some(odd) => {
                 let shapes = sizes.each_ref().map(std::slice::from_ref);
-                let tape = odd.get(self.machine, &shapes)?;
+                let tape = self.machine.tape(odd, &shapes)?;
                 self.replay(tape)
             }
             None => {
@@ -317,9 +301,9 @@ impl StepWork<'_, '_> {
 }
 
 /// A step whose pieces between attention nodes are recorded.
-struct Pieces<'a, 'c>(StepWork<'a, 'c>);
+struct PiecewiseGraph<'a, 'c>(StepWork<'a, 'c>);
 
-impl Replay for Pieces<'_, '_> {
+impl Replay for PiecewiseGraph<'_, '_> {
     type Recording = Tape;
     type Error = BackendError;
 
@@ -337,13 +321,13 @@ impl Replay for Pieces<'_, '_> {
 }
 
 /// A step that is recorded whole, over one whose pieces are.
-struct Whole<'a, 'c> {
-    work: Pieces<'a, 'c>,
+struct FullGraph<'a, 'c> {
+    work: PiecewiseGraph<'a, 'c>,
     pieces: &'a mut ReplayWrapper<Tape>,
     dispatch: Dispatch,
 }
 
-impl Replay for Whole<'_, '_> {
+impl Replay for FullGraph<'_, '_> {
     type Recording = Tape;
     type Error = BackendError;
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// What tapes are recorded from and run on: one set of weights and one arena for all of them.
-pub(super) struct Machine {
+pub(super) struct ExecState {
     pub(super) graph: Arc<Graph>,
     pub(super) constants: Constants,
     pub(super) threads: Arc<ThreadPool>,
@@ -68,7 +68,7 @@ pub(super) struct Tape {
 // SAFETY: addresses point into the constants and the arena, which the executable owns, or are set again for every run.
 unsafe impl Send for Tape {}
 
-impl Machine {
+impl ExecState {
     fn context(&self) -> Context<'_> {
         Context {
             isa: self.isa,
@@ -335,7 +335,7 @@ impl Tape {
     /// The inputs must have the shapes that the tape was recorded for and the graph's types.
     pub(super) unsafe fn run(
         &mut self,
-        machine: &mut Machine,
+        machine: &mut ExecState,
         inputs: &[*const u8],
         cache: &mut Option<CacheStep<'_, CpuKv>>,
         mut trace: Option<TraceCallback<'_>>,

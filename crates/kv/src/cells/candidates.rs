@@ -7,7 +7,7 @@
 use super::Cells;
 use super::space::CellSpace;
 use crate::candidate_tree::{CandidateTree, Node, StepTree};
-use crate::plan::{Visibility, push_run};
+use crate::plan::{AttentionSpans, push_run};
 use crate::step::{Role, StepToken};
 use crate::{CellRun, KvError, KvErrorKind, SeqId};
 
@@ -152,7 +152,7 @@ impl StepTree {
         &self,
         space: &CellSpace,
         cells: &[u32],
-        visible: &mut Visibility,
+        visible: &mut AttentionSpans,
     ) -> Vec<u32> {
         let nodes = &self.tree.nodes;
         let sequence = &space.sequences[self.seq as usize];

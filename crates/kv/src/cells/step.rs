@@ -6,9 +6,9 @@ use super::{Cells, MAX_SEQUENCES};
 use crate::candidate_tree::StepTree;
 use crate::plan::LayerPlan;
 use crate::step::{Role, StepToken};
-use crate::{Bookkeeping, CellRun, KvError, KvErrorKind, SeqId, Step, StepPlan};
+use crate::{CacheManager, CellRun, KvError, KvErrorKind, SeqId, Step, StepPlan};
 
-impl Bookkeeping for Cells {
+impl CacheManager for Cells {
     fn declared(&self, positions: &[i32], step: &mut Step) -> Result<(), KvError> {
         if self.declared.is_empty() {
             return Err(KvErrorKind::StepNotDeclared.into());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Bookkeeping, LayerConfig, StepPlan};
+use crate::{CacheManager, LayerConfig, StepPlan};
 
 fn config(capacity: u32, windows: &[Option<u32>]) -> CacheConfig {
     let layer = |&window| LayerConfig {

@@ -1,7 +1,7 @@
 //! Shifts of every size, checked against rows that are simulated: a cell holds the token that wrote it.
 
 use super::*;
-use crate::{Bookkeeping, Cells, Contiguous, RingPolicy, Step, StepPlan};
+use crate::{CacheManager, Cells, Contiguous, RingPolicy, Step, StepPlan};
 use std::collections::HashMap;
 
 const WINDOW: u32 = 4;
@@ -27,7 +27,7 @@ fn config(ring: bool) -> CacheConfig {
 type Rows = HashMap<(usize, u32), u32>;
 
 /// Appends tokens one by one, each written to its cell of every layer as its position.
-fn fill<K: Bookkeeping>(cache: &mut K, rows: &mut Rows, positions: Range<u32>) {
+fn fill<K: CacheManager>(cache: &mut K, rows: &mut Rows, positions: Range<u32>) {
     for position in positions {
         let mut plan = StepPlan::default();
         let step = Step::sequence(&[position], position);
@@ -48,7 +48,7 @@ fn held(rows: &Rows, located: &SequenceRows, layer: usize) -> Vec<u32> {
 }
 
 /// Drops every number of tokens after every number of kept ones.
-fn every_shift<K: Bookkeeping + Restorable + Clone>(empty: &K, config: &CacheConfig, len: u32) {
+fn every_shift<K: CacheManager + Restorable + Clone>(empty: &K, config: &CacheConfig, len: u32) {
     let (mut cache, mut rows) = (empty.clone(), Rows::new());
     fill(&mut cache, &mut rows, 0..len);
     let before = cache.sequence_rows(0).unwrap();

@@ -60,7 +60,7 @@ fn register() {
 }
 
 /// A forward of the declared step that succeeds.
-fn forward<K: Bookkeeping>(session: &CacheSession<K>, positions: &[i32]) -> Result<(), KvError> {
+fn forward<K: CacheManager>(session: &CacheSession<K>, positions: &[i32]) -> Result<(), KvError> {
     let entry = CacheRegistry::global().get(session.key())?;
     entry.try_lock()?.run_declared(positions, |_, _| Ok(()))
 }

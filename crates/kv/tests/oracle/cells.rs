@@ -6,7 +6,7 @@ mod verbs;
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
 use kv::{
-    Bookkeeping, Cache, CacheConfig, CellRun, Cells, KvErrorKind, MAX_SEQUENCES, RingPolicy,
+    Cache, CacheConfig, CacheManager, CellRun, Cells, KvErrorKind, MAX_SEQUENCES, RingPolicy,
     SeqCache, SeqId, StepPlan,
 };
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! Histories of one sequence, with flat layers and rings.
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
-use kv::{Bookkeeping, Cache, CacheConfig, Contiguous, KvErrorKind, RingPolicy, StepPlan};
+use kv::{Cache, CacheConfig, CacheManager, Contiguous, KvErrorKind, RingPolicy, StepPlan};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

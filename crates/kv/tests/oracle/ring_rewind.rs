@@ -5,7 +5,7 @@
 //! rewinds in a row reach rows that are gone.
 
 use crate::facts::config;
-use kv::{Bookkeeping, Cache, Contiguous, RingPolicy, StepPlan};
+use kv::{Cache, CacheManager, Contiguous, RingPolicy, StepPlan};
 
 /// A cache with one ring, and the position that each of its rows holds.
 struct Ring {

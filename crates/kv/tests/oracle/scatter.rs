@@ -1,7 +1,7 @@
 //! Histories of static buffers: several sequences, pads, rewinds.
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
-use kv::{Bookkeeping, Cache, CacheConfig, KvErrorKind, ScatterIndex, SeqCache, SeqId, StepPlan};
+use kv::{Cache, CacheConfig, CacheManager, KvErrorKind, ScatterIndex, SeqCache, SeqId, StepPlan};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

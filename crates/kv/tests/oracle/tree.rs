@@ -1,7 +1,7 @@
 //! Histories of a prefix with candidates after it.
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
-use kv::{Bookkeeping, Cache, CacheConfig, KvErrorKind, RingPolicy, StepPlan, Tree, TreeCache};
+use kv::{Cache, CacheConfig, CacheManager, KvErrorKind, RingPolicy, StepPlan, Tree, TreeCache};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

@@ -40,8 +40,8 @@
 mod protocol;
 
 use kv::{
-    Bookkeeping, Cache, CacheBuilderRegistry, CacheConfig, Cells, Contiguous, KvError, LayerConfig,
-    LayerPlan, MAX_SEQUENCES, RingPolicy, SeqCache, SeqId, StepPlan, Tree,
+    Cache, CacheBuilderRegistry, CacheConfig, CacheManager, Cells, Contiguous, KvError,
+    LayerConfig, LayerPlan, MAX_SEQUENCES, RingPolicy, SeqCache, SeqId, StepPlan, Tree,
 };
 
 const CAPACITY: u32 = 32;
@@ -68,7 +68,7 @@ fn rings(window: u32) -> CacheConfig {
 }
 
 /// A step of one sequence, from where the cache is.
-fn append(cache: &mut impl Bookkeeping, tokens: u32) -> StepPlan {
+fn append(cache: &mut impl CacheManager, tokens: u32) -> StepPlan {
     let positions: Vec<i32> = (cache.len() as i32..).take(tokens as usize).collect();
     let mut plan = StepPlan::default();
     cache.plan_declared(&positions, &mut plan).unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use crate::common::GenerateForms;
 use kvark::BatchRunner;
 use kvark::engine::{Engine, Request, RequestEvent, SchedulerOptions};
-use kvark::generate::{RowOutputs, Sampler, Wanted};
+use kvark::generate::{LogitsMode, RowOutputs, Sampler};
 use std::sync::Arc;
 
 /// Samplers that need the best token, a few of them, and all logits.
@@ -96,7 +96,7 @@ fn check(
         assert!(stopped.unwrap().tokens.is_empty());
         let wanted = sampler.wanted();
         let whole = matches!(runner.row(), RowOutputs::Logits(_));
-        assert_eq!(whole, wanted == Wanted::Logits, "{sampling:?}");
+        assert_eq!(whole, wanted == LogitsMode::Logits, "{sampling:?}");
         assert_eq!(runner.logits().is_empty(), !whole);
     }
 

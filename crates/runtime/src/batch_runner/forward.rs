@@ -4,7 +4,7 @@ use super::BatchRunner;
 use super::candidates::{CandidateNode, Candidates};
 use crate::RuntimeError;
 use crate::speculative::TreeProposal;
-use backend::Wanted;
+use backend::LogitsMode;
 use kv::{MAX_SEQUENCES, Role, SeqId, StepToken};
 
 /// One token of a batched step.
@@ -42,7 +42,7 @@ impl Feed<'_> {
 impl BatchRunner {
     /// Runs one forward over tokens of any sequences. The pending token of a sequence is fed before its tokens.
     pub fn step(&mut self, tokens: &[BatchToken]) -> Result<(), RuntimeError> {
-        self.step_wanted(tokens, &[], Wanted::Logits)
+        self.step_wanted(tokens, &[], LogitsMode::Logits)
     }
 
     /// Runs one forward that feeds tokens and verifies a tree for each of these sequences. The candidates stay until a path
@@ -52,7 +52,7 @@ impl BatchRunner {
         tokens: &[BatchToken],
         trees: &[(SeqId, &TreeProposal)],
     ) -> Result<(), RuntimeError> {
-        self.step_wanted(tokens, trees, Wanted::Logits)
+        self.step_wanted(tokens, trees, LogitsMode::Logits)
     }
 
     /// Runs a step as [`step_trees`](BatchRunner::step_trees) does, and computes only the wanted outputs of its rows.
@@ -60,7 +60,7 @@ impl BatchRunner {
         &mut self,
         tokens: &[BatchToken],
         trees: &[(SeqId, &TreeProposal)],
-        wanted: Wanted,
+        wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
         self.check_ids(tokens, trees)?;
         let sequences = tokens.iter().map(|token| token.seq);
@@ -77,7 +77,7 @@ impl BatchRunner {
     pub(crate) fn forward(
         &mut self,
         parts: &[Feed<'_>],
-        wanted: Wanted,
+        wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
         let mut tokens = vec![];
         let mut trees = vec![];
@@ -153,7 +153,7 @@ impl BatchRunner {
     ) -> Result<(), RuntimeError> {
         let ids = levels.iter().flat_map(|level| level.tokens);
         self.decoder.check_ids(ids.copied())?;
-        self.run_levels(&[], levels, Wanted::Logits)
+        self.run_levels(&[], levels, LogitsMode::Logits)
     }
 
     /// Runs one forward. The caller has checked the token ids and taken the pending tokens.
@@ -161,7 +161,7 @@ impl BatchRunner {
         &mut self,
         tokens: &[BatchToken],
         trees: &[(SeqId, &TreeProposal)],
-        wanted: Wanted,
+        wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
         let levels = trees.iter().map(|(seq, tree)| CandidateLevel {
             seq: *seq,
@@ -175,7 +175,7 @@ impl BatchRunner {
         &mut self,
         tokens: &[BatchToken],
         levels: &[CandidateLevel<'_>],
-        wanted: Wanted,
+        wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
         self.next.clear();
         let sequences = &self.states[..MAX_SEQUENCES as usize];

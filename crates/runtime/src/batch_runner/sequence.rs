@@ -2,7 +2,7 @@
 
 use super::{BatchRunner, BatchToken};
 use crate::{Runner, RuntimeError, RuntimeErrorKind};
-use backend::{RowOutputs, Wanted};
+use backend::{LogitsMode, RowOutputs};
 use kv::SeqId;
 
 /// A mutable handle on one sequence.
@@ -57,14 +57,14 @@ impl<'a> SequenceHandle<'a> {
         tokens: &[u32],
         progress: impl FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
-        self.feed_wanted(tokens, Wanted::Logits, progress)
+        self.feed_wanted(tokens, LogitsMode::Logits, progress)
     }
 
     /// Feeds tokens as [`feed`](SequenceHandle::feed) does, and computes only the wanted outputs after the last one.
     pub fn feed_wanted(
         &mut self,
         tokens: &[u32],
-        wanted: Wanted,
+        wanted: LogitsMode,
         mut progress: impl FnMut(usize) -> bool,
     ) -> Result<bool, RuntimeError> {
         self.check(tokens)?;
@@ -93,7 +93,12 @@ impl<'a> SequenceHandle<'a> {
         Ok(true)
     }
 
-    fn step(&mut self, tokens: &[u32], wanted: Wanted, logits: bool) -> Result<(), RuntimeError> {
+    fn step(
+        &mut self,
+        tokens: &[u32],
+        wanted: LogitsMode,
+        logits: bool,
+    ) -> Result<(), RuntimeError> {
         let seq = self.seq;
         let part = super::Feed::Tokens {
             seq,
@@ -110,7 +115,7 @@ impl<'a> SequenceHandle<'a> {
         mut row: impl FnMut(usize, &[f32]) -> bool,
     ) -> Result<(), RuntimeError> {
         self.check(tokens)?;
-        self.feed_wanted(&[], Wanted::Argmax, |_| true)?;
+        self.feed_wanted(&[], LogitsMode::Argmax, |_| true)?;
         let mut done = 0;
         for chunk in tokens.chunks(self.runner.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
             let token = |id: &u32| BatchToken {
@@ -119,7 +124,7 @@ impl<'a> SequenceHandle<'a> {
                 logits: true,
             };
             let step: Vec<BatchToken> = chunk.iter().map(token).collect();
-            self.runner.step_wanted(&step, &[], Wanted::Logits)?;
+            self.runner.step_wanted(&step, &[], LogitsMode::Logits)?;
             for i in 0..chunk.len() {
                 if !row(done, self.runner.decoder.outputs.logits(i)) {
                     return Ok(());

@@ -6,7 +6,7 @@ use crate::detokenizer::IncrementalDetokenizer;
 use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
 use crate::speculative::Speculator;
 use crate::{BatchRunner, RuntimeError, RuntimeErrorKind, Sampler};
-use backend::{RowOutputs, Wanted};
+use backend::{LogitsMode, RowOutputs};
 use kv::SeqId;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -240,9 +240,9 @@ impl<'a> Sequence<'a> {
     }
 
     /// The outputs that the next sample needs. Constraints and log-probabilities need all logits.
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub(crate) fn wanted(&self) -> LogitsMode {
         match self.constraint.is_some() || self.logprobs.is_some() {
-            true => Wanted::Logits,
+            true => LogitsMode::Logits,
             false => self.sampler.wanted(),
         }
     }

@@ -7,7 +7,7 @@ use crate::batch_runner::Feed;
 use crate::generation::FinishReason;
 use crate::speculative::{RoundTrace, verify_tree};
 use crate::{BatchRunner, RuntimeError};
-use backend::Wanted;
+use backend::LogitsMode;
 use std::time::{Duration, Instant};
 use text::Tokenizer;
 
@@ -183,7 +183,7 @@ impl DecodeStep<'_> {
     ) {
         let mut parts = vec![];
         // All rows have the same outputs: as many as the most demanding sequence needs.
-        let mut wanted = Wanted::Argmax;
+        let mut wanted = LogitsMode::Argmax;
         for (index, sequence) in sequences.iter().enumerate() {
             let (seq, remaining) = (sequence.seq, sequence.remaining());
             let tokens = |n: usize| Feed::Tokens {

@@ -3,7 +3,7 @@
 use super::candidates::{Candidate, Candidates, Scratch};
 use super::random::Random;
 use super::{STAGES, SamplerOptions, logit_bias, mirostat, temperature};
-use backend::{RowOutputs, Wanted};
+use backend::{LogitsMode, RowOutputs};
 
 /// A sampler of the chain, with its state.
 pub(super) trait Link: CloneLink + Send + Sync {
@@ -197,12 +197,12 @@ impl Sampler {
 
     /// The outputs of a row that the next sample needs: the most likely token, the `top_k` most likely ones, or all logits
     /// where a link before top-k reads them or there is no top-k.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> LogitsMode {
         match self.links.first().map(|link| link.effect()) {
-            Some(Effect::Adjusts) => Wanted::Logits,
-            _ if self.takes_the_best => Wanted::Argmax,
-            Some(Effect::TopK(k)) => Wanted::TopK(k),
-            _ => Wanted::Logits,
+            Some(Effect::Adjusts) => LogitsMode::Logits,
+            _ if self.takes_the_best => LogitsMode::Argmax,
+            Some(Effect::TopK(k)) => LogitsMode::TopK(k),
+            _ => LogitsMode::Logits,
         }
     }
 

@@ -4,7 +4,7 @@ use super::candidates::{Candidate, Candidates, Scratch, relative};
 use super::chain::Link;
 use super::random::Random;
 use super::*;
-use backend::{StepOutputs, Wanted};
+use backend::{LogitsMode, StepOutputs};
 
 const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, -1.0, 3.0];
 
@@ -532,7 +532,7 @@ fn the_wanted_outputs_give_the_tokens_of_all_logits() {
         let options = random_options(&mut random, seed);
         let [mut whole, mut few, mut more] = [(); 3].map(|()| Sampler::new(options.clone()));
         let wanted = few.wanted();
-        best += usize::from(wanted != Wanted::Logits);
+        best += usize::from(wanted != LogitsMode::Logits);
         for _ in 0..4 {
             let logits = odd_logits(&mut random);
             let mut outputs = StepOutputs::new(wanted);
@@ -541,12 +541,12 @@ fn the_wanted_outputs_give_the_tokens_of_all_logits() {
             let expect = whole.sample(&logits, &[]);
             let found = few.sample_row(outputs.row(0), &[]);
             assert_eq!(found, expect, "{options:?} of {logits:?}");
-            outputs.want(wanted.and(Wanted::TopK(50)));
+            outputs.want(wanted.and(LogitsMode::TopK(50)));
             outputs.fill(1, logits.len(), &logits);
             let found = more.sample_row(outputs.row(0), &[]);
             assert_eq!(found, expect, "{options:?} of more of {logits:?}");
             let first = backend::argmax(&logits);
-            drawn += usize::from(wanted != Wanted::Logits && found != first);
+            drawn += usize::from(wanted != LogitsMode::Logits && found != first);
         }
     }
     assert!(best > 1500 && drawn > 1000, "{best} {drawn}");
@@ -555,18 +555,18 @@ fn the_wanted_outputs_give_the_tokens_of_all_logits() {
 #[test]
 fn stages_before_top_k_want_all_logits() {
     let wanted = |options: SamplerOptions| Sampler::new(options).wanted();
-    assert_eq!(wanted(SamplerOptions::default()), Wanted::TopK(40));
+    assert_eq!(wanted(SamplerOptions::default()), LogitsMode::TopK(40));
     let greedy = SamplerOptions {
         temperature: 0.0,
         ..SamplerOptions::default()
     };
-    assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
+    assert_eq!(wanted(greedy.clone()), LogitsMode::Argmax);
     let untypical = SamplerOptions {
         typical_p: 0.5,
         ..greedy.clone()
     };
-    assert_eq!(wanted(untypical), Wanted::TopK(40));
-    assert_eq!(wanted(open()), Wanted::Logits);
+    assert_eq!(wanted(untypical), LogitsMode::TopK(40));
+    assert_eq!(wanted(open()), LogitsMode::Logits);
     let changes: [fn(&mut SamplerOptions); 5] = [
         |o| o.logit_bias = vec![(3, 1.0)],
         |o| o.repeat_penalty = 1.1,
@@ -577,7 +577,7 @@ fn stages_before_top_k_want_all_logits() {
     for change in changes {
         for mut options in [greedy.clone(), SamplerOptions::default()] {
             change(&mut options);
-            assert_eq!(wanted(options.clone()), Wanted::Logits, "{options:?}");
+            assert_eq!(wanted(options.clone()), LogitsMode::Logits, "{options:?}");
         }
     }
 }
@@ -634,7 +634,7 @@ fn samplers_run_in_the_order_of_their_names() {
             ..with("top_k;penalties")
         })
         .wanted(),
-        Wanted::TopK(7)
+        LogitsMode::TopK(7)
     );
     // A temperature before other samplers changes the probabilities that they see.
     let kept = |names| {
@@ -802,7 +802,7 @@ fn mirostat_draws_as_its_definition_and_reaches_its_target() {
             ..SamplerOptions::default()
         };
         let mut sampler = Sampler::new(options.clone());
-        assert_eq!(sampler.wanted(), Wanted::Logits);
+        assert_eq!(sampler.wanted(), LogitsMode::Logits);
         let mut random = Random::new(11);
         let mut plain = PlainMirostat {
             mu: 2.0 * f64::from(tau),
@@ -829,7 +829,7 @@ fn mirostat_draws_as_its_definition_and_reaches_its_target() {
         temperature: 0.0,
         ..SamplerOptions::default()
     };
-    assert_eq!(Sampler::new(greedy).wanted(), Wanted::Argmax);
+    assert_eq!(Sampler::new(greedy).wanted(), LogitsMode::Argmax);
     let wrong = SamplerOptions {
         mirostat: 1,
         ..SamplerOptions::default()
@@ -886,6 +886,9 @@ fn top_n_sigma_keeps_what_its_definition_keeps() {
         };
         Sampler::new(options).wanted()
     };
-    assert_eq!((wanted(0.8), wanted(0.0)), (Wanted::Logits, Wanted::Argmax));
+    assert_eq!(
+        (wanted(0.8), wanted(0.0)),
+        (LogitsMode::Logits, LogitsMode::Argmax)
+    );
     assert!(top_n_sigma::link(&SamplerOptions::default()).is_none());
 }

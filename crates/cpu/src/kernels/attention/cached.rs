@@ -25,7 +25,7 @@ use crate::simd::{Avx512, TileKernel};
 use crate::simd::{Kernel, LANES, Simd};
 use decoded_block::DecodedBlock;
 use key_blocks::{KeyBlockPass, KeyBlockPasses};
-use kv::{QueryView, Visibility};
+use kv::{AttentionSpans, QueryView};
 use kv_splits::{KV_SPLIT, SoftmaxState, SplitResults, merge};
 use partition::{AttentionPartition, Schedule, TileRange};
 use segments::BlockKeys;
@@ -65,7 +65,7 @@ impl CachedAttention {
     pub(crate) unsafe fn run(
         &self,
         ctx: &Context<'_>,
-        visible: &Visibility,
+        visible: &AttentionSpans,
         (kv, id): (&CpuKv, usize),
         q: *const f32,
         out: *mut f32,
@@ -121,7 +121,7 @@ impl CachedAttention {
 }
 
 /// The queries that see any key: all before the padding at the end of a step.
-fn attending(visible: &Visibility) -> &[QueryView] {
+fn attending(visible: &AttentionSpans) -> &[QueryView] {
     let queries = visible.queries();
     let padding = queries.iter().rev().take_while(|q| q.positions.is_empty());
     &queries[..queries.len() - padding.count()]
@@ -130,7 +130,7 @@ fn attending(visible: &Visibility) -> &[QueryView] {
 /// Some query heads of one KV head, for some queries of the step.
 struct QueryTile<'a> {
     op: &'a CachedAttention,
-    visible: &'a Visibility,
+    visible: &'a AttentionSpans,
     queries: Range<usize>,
     first_head: usize,
     heads: usize,

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
     use crate::thread_pool::ThreadPool;
-    use backend::conformance::TestRng;
+    use conformance::TestRng;
 
     #[test]
     fn products_are_close_to_plain_loops_and_rows_do_not_depend_on_each_other() {

@@ -8,7 +8,7 @@ use crate::kv::layout::TILE_CELLS;
 use crate::kv::{CpuKv, HeadKv, HeadRows};
 use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
-use kv::{QueryView, Visibility};
+use kv::{AttentionSpans, QueryView};
 use std::ops::Range;
 
 /// Multiplications below which a step stays on the calling thread: waking others would cost more.
@@ -159,7 +159,7 @@ impl CachedAttention {
     pub(crate) fn plan_prefetch(
         &self,
         ctx: &Context<'_>,
-        visible: &Visibility,
+        visible: &AttentionSpans,
         (kv, id): (&CpuKv, usize),
     ) {
         let threads = ctx.threads.count();
@@ -196,7 +196,7 @@ impl KvSpans {
     /// Adds the rows of a head that some queries read between some positions.
     fn add(
         &mut self,
-        visible: &Visibility,
+        visible: &AttentionSpans,
         queries: &[QueryView],
         positions: Range<usize>,
         kv: &HeadKv<'_>,
@@ -244,7 +244,7 @@ mod tests {
     use crate::isa::Isa;
     use crate::kv::StepRows;
     use crate::thread_pool::ThreadPool;
-    use kv::{Bookkeeping, CacheConfig, Contiguous, LayerConfig, StepPlan};
+    use kv::{CacheConfig, CacheManager, Contiguous, LayerConfig, StepPlan};
 
     const DIM: usize = 64;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::isa::Isa;
 use crate::thread_pool::ThreadPool;
-use backend::conformance::TestRng;
+use conformance::TestRng;
 use graph::ops::{AttendedRow, ScoreParams, attend_row};
 
 struct Case {

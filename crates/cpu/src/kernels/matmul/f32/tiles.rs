@@ -401,7 +401,7 @@ mod tests {
     use crate::aligned::AlignedBuffer;
     use crate::isa::Isa;
     use crate::thread_pool::ThreadPool;
-    use backend::conformance::TestRng;
+    use conformance::TestRng;
     use graph::ops::Activation;
 
     fn compute(

@@ -271,7 +271,7 @@ mod tests {
     use crate::isa::Isa;
     use crate::kernels::matmul::Epilogue;
     use crate::thread_pool::ThreadPool;
-    use backend::conformance::TestRng;
+    use conformance::TestRng;
 
     fn compute(ctx: &Context<'_>, linear: HalfLinear, x: &[f32], weight: &[u16]) -> Vec<f32> {
         let mut scratch = AlignedBuffer::new(linear.scratch(ctx.threads.count())).unwrap();

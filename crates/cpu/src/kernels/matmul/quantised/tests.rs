@@ -14,8 +14,8 @@ use crate::kernels::normalise::norm::Norm;
 use crate::simd::MAX_ROW_SCALED;
 use crate::thread_pool::ThreadPool;
 use backend::CompileOptions;
-use backend::conformance::TestRng;
 use base::{Bytes, DType, quant};
+use conformance::TestRng;
 use graph::ops::{Activation, BinaryFunction};
 use std::sync::Arc;
 

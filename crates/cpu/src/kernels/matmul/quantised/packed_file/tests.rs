@@ -6,9 +6,9 @@ use super::*;
 use crate::isa::Isa;
 use crate::kernels::Context;
 use crate::thread_pool::ThreadPool;
-use backend::conformance::TestRng;
 use backend::{BackendErrorKind, CompileOptions, ProgressCallback};
 use base::DType;
+use conformance::TestRng;
 use std::sync::Mutex;
 
 /// Two weights of five million bytes, in a file with something before them.

@@ -1,7 +1,7 @@
 //! `RowsCopy`: a copy of a sequence's rows.
 
-use crate::{SavedLayer, SavedRows};
-use kv::{Bookkeeping, CacheSession, KvError, Restorable, SeqId, Side};
+use backend::{SavedLayer, SavedRows};
+use kv::{CacheManager, CacheSession, KvError, Restorable, SeqId, Side};
 
 /// A copy of a sequence's encoded rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct RowsCopy {
 
 impl RowsCopy {
     /// Copies the rows of a sequence.
-    pub fn take<K: Bookkeeping + Restorable>(
+    pub fn take<K: CacheManager + Restorable>(
         session: &CacheSession<K>,
         seq: SeqId,
     ) -> Result<RowsCopy, KvError> {

@@ -1,14 +1,14 @@
 //! Random sequences of verbs and steps on every kind of cache. The backend and the reference must return the same
 //! results and the same errors.
 
-use super::{RowsCopy, TestRng, check_close};
-use crate::reference::Reference;
-use crate::{Backend, CompileOptions, Runnable, shift_rows};
+use crate::{RowsCopy, TestRng, check_close};
+use backend::reference::Reference;
+use backend::{Backend, CompileOptions, Runnable, shift_rows};
 use base::DType;
 use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
-    Bookkeeping, CacheConfig, CacheOperations, CacheRegistry, CacheSession, Cells, Contiguous,
+    CacheConfig, CacheManager, CacheOperations, CacheRegistry, CacheSession, Cells, Contiguous,
     KvBytes, KvError, KvStorage, LayerConfig, Restorable, RingPolicy, RowShift, SeqId,
     SessionResult, SharedPrefix, Tree, make_decode_session, make_prefixed_session,
     make_seq_session, make_tree_session,
@@ -106,7 +106,7 @@ impl Subject<'_> {
         Ok((session, runnable.map_err(|e| e.to_string())?))
     }
 
-    fn twin<K: Bookkeeping>(
+    fn twin<K: CacheManager>(
         &self,
         config: &CacheConfig,
         make: fn(&str, &CacheConfig) -> SessionResult<K>,
@@ -132,7 +132,7 @@ impl Subject<'_> {
     }
 }
 
-impl<K: Bookkeeping> Twin<K> {
+impl<K: CacheManager> Twin<K> {
     fn sessions(&self) -> [&CacheSession<K>; 2] {
         [&self.reference.0, &self.found.0]
     }
@@ -189,7 +189,7 @@ impl<K: Bookkeeping> Twin<K> {
                 outputs.try_for_each(|(e, f)| check_close(f, e, self.tolerance))
             }
             (expect, found) => {
-                let text = |result: Result<Vec<Value>, crate::BackendError>| {
+                let text = |result: Result<Vec<Value>, backend::BackendError>| {
                     result.map(|_| ()).map_err(|e| e.to_string())
                 };
                 same(text(expect), text(found)).map(drop)

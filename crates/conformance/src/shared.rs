@@ -1,7 +1,7 @@
 //! Layers that share keys and values: two attention nodes with one cache id in a step.
 
-use super::TestRng;
-use crate::{Backend, CompileOptions, Runnable};
+use crate::TestRng;
+use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
 use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};

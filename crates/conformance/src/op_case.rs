@@ -1,7 +1,7 @@
 //! `OpCase`: one op on random operands.
 
-use super::TestRng;
-use crate::{Backend, CompileOptions};
+use crate::TestRng;
+use backend::{Backend, CompileOptions};
 use base::DType;
 use graph::ops::{Linear, Op};
 use graph::{Data, Dim, Graph, GraphBuilder, Node, Symbol, Value};

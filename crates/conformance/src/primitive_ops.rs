@@ -1,8 +1,8 @@
 //! The ops that exported graphs are lowered to.
 
-use super::op_case::Operand::{Tensor, Weight};
-use super::op_case::Values::{Any, Positive, Whole};
-use super::op_case::{OpCase, Operand, SYMBOL_T as T, tokens as t};
+use crate::op_case::Operand::{Tensor, Weight};
+use crate::op_case::Values::{Any, Positive, Whole};
+use crate::op_case::{OpCase, Operand, SYMBOL_T as T, tokens as t};
 use base::DType::{self, Bool, F32, I32, I64};
 use graph::Dim;
 use graph::ops::{

@@ -1,8 +1,8 @@
 //! Cached attention, over several steps with a rewind between them.
 
-use super::{RowsCopy, TestRng, check_close};
-use crate::reference::Reference;
-use crate::{Backend, CompileOptions, Runnable};
+use crate::{RowsCopy, TestRng, check_close};
+use backend::reference::Reference;
+use backend::{Backend, CompileOptions, Runnable};
 use base::DType;
 use graph::ops::UpdateAndAttend;
 use graph::{Data, Graph, GraphBuilder, TensorId, Value};

@@ -1,7 +1,7 @@
 //! The ops that decoders are made of.
 
-use super::op_case::Operand::{Index, Rows, Weight};
-use super::op_case::{OpCase, Operand};
+use crate::op_case::Operand::{Index, Rows, Weight};
+use crate::op_case::{OpCase, Operand};
 use base::DType;
 use graph::Dim;
 use graph::ops::{

@@ -1,9 +1,9 @@
 //! Steps of a small decoder: every run mode gives the same bits, whatever the step is padded to, and they agree with
 //! the reference within the tolerance. The best tokens of a row are those of its logits.
 
-use super::{TestRng, check_close};
-use crate::reference::Reference;
-use crate::{Backend, CompileOptions, RunMode, Runnable, StepOptions, StepOutputs, Wanted};
+use crate::{TestRng, check_close};
+use backend::reference::Reference;
+use backend::{Backend, CompileOptions, LogitsMode, RunMode, Runnable, StepOptions, StepOutputs};
 use base::{Bytes, DType};
 use graph::ops::{GatherRows, Linear, Reshape, Rope, RopeLayout, RopeTable, UpdateAndAttend};
 use graph::{Dim, Graph, GraphBuilder, Value};
@@ -39,7 +39,7 @@ pub(super) fn run(
                 .map_err(|e| format!("{kind} steps in mode {mode}: {e}"))
         };
         let logits = |backend: &dyn Backend, mode| -> Result<Vec<Value>, String> {
-            let all = run(backend, mode, Wanted::Logits)?;
+            let all = run(backend, mode, LogitsMode::Logits)?;
             Ok(all.iter().map(logits_of).collect())
         };
         let reference = logits(&Reference::new(), RunMode::None)?;
@@ -65,11 +65,11 @@ pub(super) fn run(
 }
 
 /// The other outputs than all logits.
-const WANTED: [Wanted; 4] = [
-    Wanted::Argmax,
-    Wanted::TopK(1),
-    Wanted::TopK(5),
-    Wanted::TopK(VOCAB + 1),
+const WANTED: [LogitsMode; 4] = [
+    LogitsMode::Argmax,
+    LogitsMode::TopK(1),
+    LogitsMode::TopK(5),
+    LogitsMode::TopK(VOCAB + 1),
 ];
 
 /// The logits of a step's rows.
@@ -80,7 +80,7 @@ fn logits_of(outputs: &StepOutputs) -> Value {
 }
 
 /// Checks that the outputs of every step are the best tokens of its logits.
-fn check_best(found: &[StepOutputs], logits: &[Value], wanted: Wanted) -> Result<(), String> {
+fn check_best(found: &[StepOutputs], logits: &[Value], wanted: LogitsMode) -> Result<(), String> {
     for (step, (found, logits)) in found.iter().zip(logits).enumerate() {
         let rows = logits.shape[0];
         let mut expect = StepOutputs::new(wanted);
@@ -107,7 +107,7 @@ fn outputs(
     graph: &Arc<Graph>,
     kind: &str,
     steps: &[Step],
-    mode: (RunMode, Wanted),
+    mode: (RunMode, LogitsMode),
 ) -> Result<Vec<StepOutputs>, String> {
     let layer = LayerConfig {
         kv_heads: KV_HEADS,
@@ -150,13 +150,13 @@ fn steps_on<K>(
     graph: &Arc<Graph>,
     made: SessionResult<K>,
     steps: &[Step],
-    (mode, wanted): (RunMode, Wanted),
+    (mode, wanted): (RunMode, LogitsMode),
 ) -> Result<Vec<StepOutputs>, String> {
     let (_session, bound) = made.map_err(|e| e.to_string())?;
     let key = bound.cache_key.ok_or("no cache key")?;
     let entry = CacheRegistry::global().get(&key);
     let entry = entry.map_err(|e| e.to_string())?;
-    let text = |e: crate::BackendError| e.to_string();
+    let text = |e: backend::BackendError| e.to_string();
     let executable = backend.compile(graph.clone(), options).map_err(text)?;
     let mut runnable = Runnable::bind(graph.clone(), executable, Some(entry)).map_err(text)?;
     let step_options = StepOptions {

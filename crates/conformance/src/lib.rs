@@ -4,6 +4,8 @@
 //! operations on every kind of cache, and steps in every run mode. [`primitives`] tests the other ops, which exported
 //! graphs use. A backend's test calls both for each of its variants (instruction-set tiers, executors).
 
+#![forbid(unsafe_code)]
+
 mod cache_case;
 mod decoder_ops;
 mod histories;
@@ -15,8 +17,8 @@ mod steps;
 
 pub use rows::RowsCopy;
 
-use crate::reference::Reference;
-use crate::{Backend, CompileOptions};
+use backend::reference::Reference;
+use backend::{Backend, CompileOptions};
 use base::{Bytes, DType};
 use graph::{Data, Value};
 use op_case::OpCase;
