@@ -1,6 +1,6 @@
 //! `kvark serve`: an HTTP API and a web page.
 
-use crate::args::{self, EngineArgs, ModelArgs};
+use crate::args::{self, EngineArgs, ModelArgs, ShiftArgs};
 use crate::catalogue::HubArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
@@ -68,6 +68,8 @@ pub(crate) struct Serve {
     /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
+    #[command(flatten)]
+    shift: ShiftArgs,
     /// Longest time of one answer in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -162,6 +164,7 @@ impl Serve {
             allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
+            context_shift: self.shift.keep(usize::MAX, None)?,
             timeout: Duration::from_secs(self.timeout),
             grace: Duration::from_secs(self.grace),
             lenient: self.lenient,

@@ -29,6 +29,9 @@ pub struct ServerOptions {
     pub cors_origin: Option<String>,
     /// The folder of prefixes on disk and its size limit.
     pub cache_disk: Option<(PathBuf, u64)>,
+    /// With `Some(keep)`, an answer whose context is full keeps the first `keep` tokens and drops the older half of the others,
+    /// instead of ending.
+    pub context_shift: Option<usize>,
     /// The longest time of one answer.
     pub timeout: Duration,
     /// How long running answers may go on after a stop.
@@ -56,6 +59,7 @@ impl Default for ServerOptions {
             allow_hosts: vec![],
             cors_origin: None,
             cache_disk: None,
+            context_shift: None,
             timeout: Duration::from_secs(600),
             grace: Duration::from_secs(30),
             lenient: false,

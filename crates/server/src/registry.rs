@@ -121,6 +121,7 @@ impl ModelRegistry {
                 slots: options.slots,
                 queue: options.queue,
                 disk: options.cache_disk.clone(),
+                context_shift: options.context_shift,
                 candidates: SpecOptions::default().max_candidates,
                 ..SchedulerOptions::default()
             },

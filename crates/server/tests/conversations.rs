@@ -461,3 +461,64 @@ fn a_prompt_of_megabytes_is_refused_before_it_is_tokenised() {
         );
     }
 }
+
+/// The value of a counter of the only model.
+fn counter(server: &Running, name: &str) -> u64 {
+    let text = String::from_utf8(server.get("/metrics").body).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("kvark_{name}_total{{")));
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    value.unwrap().parse().unwrap()
+}
+
+/// A fork shares the cells of its parent, which memory pressure takes from nobody who lives before those that nobody holds.
+#[test]
+fn a_fork_of_a_long_conversation_computes_nothing() {
+    let running = start(|options| {
+        options.runner.context = Some(3072);
+        options.slots = 2;
+    });
+    let Some(server) = running else { return };
+    let long = "The sea is wide, the sky is high and the boat is small. ".repeat(150);
+    let id = new_conversation(&server);
+    let say = |id: &str, text: &str| {
+        server.ask(
+            CHAT,
+            &json!({
+                "conversation": id, "messages": user(text), "max_tokens": 6, "temperature": 0, "ignore_eos": true,
+            }),
+        )
+    };
+    say(&id, &long);
+    let tokens = get(&server, &id)["tokens"].as_u64().unwrap();
+    assert!(tokens >= 2000, "{tokens}");
+    let before = (counter(&server, "steps"), counter(&server, "prompt_tokens"));
+    let fork = server.ask(&format!("{BASE}/{id}/fork"), &json!({}))["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let after = (counter(&server, "steps"), counter(&server, "prompt_tokens"));
+    assert_eq!(after, before, "a fork runs no forward");
+    // The next turn computes its own tokens, and the last one of the answer, which no forward has seen.
+    let turn = |id: &str| {
+        let held = get(&server, id)["tokens"].as_u64().unwrap();
+        let asked = |name: &str| counter(&server, name);
+        let (prompt, cached) = (asked("prompt_tokens"), asked("cached_tokens"));
+        let answer = say(id, "Why?");
+        let reused = asked("cached_tokens") - cached;
+        assert_eq!(reused, held - 1, "{}", answer["kvark"]);
+        let computed = asked("prompt_tokens") - prompt - reused;
+        assert!(computed < 40, "{computed}");
+    };
+    turn(&fork);
+    turn(&id);
+    // Other prompts fill the pool twice. What conversations hold stays.
+    for n in 0..4 {
+        let prompt = format!("Number {n}. {long}");
+        let body = json!({ "prompt": prompt, "max_tokens": 1, "temperature": 0 });
+        server.ask("/v1/completions", &body);
+    }
+    turn(&fork);
+    turn(&id);
+}
