@@ -40,7 +40,8 @@ fn every_draft_gives_the_tokens_of_plain_decoding() {
         assert_eq!(found["tokens"], plain["tokens"], "{spec:?}");
         let rounds = found["spec"]["rounds"].as_u64().unwrap();
         let accepted = found["spec"]["accepted"].as_u64().unwrap();
-        assert_eq!(rounds + accepted, 20, "{found}");
+        // The first token is sampled from the outputs of the prompt.
+        assert_eq!(rounds + accepted, 19, "{found}");
     }
 }
 
