@@ -252,7 +252,7 @@ def test_reprs_and_help(model):
     branch.drop()
     assert "dropped" in repr(branch)
     for method in (kvark.Model.generate, kvark.Session.generate, kvark.Branches.generate):
-        assert "repeat_last_n" in inspect.getdoc(method)
+        assert "max_tokens" in inspect.getdoc(method)
     assert "cache_type_k" in inspect.getdoc(kvark.Model)
 
 
