@@ -59,6 +59,10 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -s n -l predict -d 'Max
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l stop -d 'Stop generating at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l parallel -d 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l prompt-cache -d 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l logprobs -d 'With --json, the log-probability of every token and those of the K most likely ones' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache -d 'Kind of the cache: contiguous (one sequence), cells (sequences that share cells) or tree (one sequence and candidates) [default: contiguous, or cells for --parallel and --spec-type]' -r -f -a "contiguous\t''
+cells\t''
+tree\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l json-schema -d 'JSON schema that the output follows: the schema itself or a file; {} for any JSON' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
@@ -146,6 +150,9 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s p -l prompt -d 'The
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE after every turn; a prompt of kvark run is refused' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Maximum number of tokens per answer; -1 for no limit but the model\'s end of turn or a full context' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l json-schema -d 'JSON schema that the output follows: the schema itself or a file; {} for any JSON' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l grammar -d 'File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
@@ -232,6 +239,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l allow-host -d 'Host name by which clients may address the server, besides localhost; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l grace -d 'How long running answers may go on after Ctrl-C, in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Largest size of a request' -r
@@ -266,6 +274,7 @@ cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUD
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l lenient -d 'Ignore unknown parameters with a warning instead of refusing the request'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l log-json -d 'Write logs as JSON'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
