@@ -222,6 +222,11 @@ impl Run {
             let name = self.cache.as_deref().unwrap_or_default();
             bail!("a {name} cache holds one sequence: --parallel needs --cache cells");
         }
+        if kind == CacheKind::Tree && (self.prompt_cache.is_some() || self.shift.context_shift) {
+            bail!(
+                "a tree cache is not saved or shifted: --prompt-cache and --context-shift need --cache contiguous or cells"
+            );
+        }
         if speculates && kind == CacheKind::Contiguous {
             bail!(
                 "a contiguous cache holds no candidates: --spec-type needs --cache cells or tree"

@@ -279,9 +279,9 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
                 .unwrap();
             cold.feed(&text[..16], |_| true).unwrap();
             branches.fork(0, 1).unwrap();
-            bits(&mut branches.sequence(0), &text[16..24]);
+            bits(branches.sequence(0), &text[16..24]);
             branches.shift_context(0).unwrap().unwrap();
-            let other = bits(&mut branches.sequence(1), &text[30..34]);
+            let other = bits(branches.sequence(1), &text[30..34]);
             assert!(
                 other == bits(&mut cold, &text[30..34]),
                 "{what}: the other branch"
@@ -299,7 +299,7 @@ fn shifted_sessions_are_saved_rewound_and_forked() {
             assert!(going_on == expect[24..28], "{what}");
             for id in [0, 2] {
                 assert!(
-                    bits(&mut branches.sequence(id), &text[24..28]) == going_on,
+                    bits(branches.sequence(id), &text[24..28]) == going_on,
                     "{what}"
                 );
             }

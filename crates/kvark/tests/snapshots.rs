@@ -166,7 +166,7 @@ fn branches_are_saved_and_restored_among_others() {
             feed(&mut branches, 0, &text[30..34]);
             feed(&mut branches, 1, &text[20..40]);
             branches.save(&model, 1, &file.0, b"{}").unwrap();
-            let expect = bits(&mut branches.sequence(1), &text[40..50]);
+            let expect = bits(branches.sequence(1), &text[40..50]);
 
             let snapshot = Snapshot::open(&file.0).unwrap();
             let mut restored = open();
@@ -176,13 +176,13 @@ fn branches_are_saved_and_restored_among_others() {
             restored.restore(&model, 1, &snapshot).unwrap();
             restored.fork(1, 2).unwrap();
             for id in [1, 2] {
-                let found = bits(&mut restored.sequence(id), &text[40..50]);
+                let found = bits(restored.sequence(id), &text[40..50]);
                 assert!(found == expect, "{name} with {storage}, branch {id}");
             }
-            let found = bits(&mut restored.sequence(0), &text[24..28]);
+            let found = bits(restored.sequence(0), &text[24..28]);
             let mut cold = open();
             feed(&mut cold, 0, &text[..24]);
-            assert!(found == bits(&mut cold.sequence(0), &text[24..28]));
+            assert!(found == bits(cold.sequence(0), &text[24..28]));
 
             // Every kind of cache can restore the snapshots of the others.
             let mut alone = runner(&model, &runner_options);

@@ -298,7 +298,10 @@ impl BatchRunner {
 }
 
 /// Allocates the storage of a cache on a backend.
-fn new_kv(backend: &dyn Backend, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+pub(crate) fn new_kv(
+    backend: &dyn Backend,
+    config: &CacheConfig,
+) -> Result<Box<dyn KvBytes>, KvError> {
     config.check()?;
     backend.new_kv(config)
 }

@@ -4,6 +4,7 @@ mod random;
 
 pub use random::RandomInputs;
 
+use crate::batch_runner::new_kv;
 use crate::options::{RunnerOptions, cache_config};
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{
@@ -14,7 +15,7 @@ use base::DType;
 use graph::passes::{self, PassSelection};
 use graph::{DataMut, Graph, TensorId, Value, ValueRef};
 use import::{Artifact, ImportOptions};
-use kv::{BackendOptions, CacheRegistry, CacheSession, Contiguous, make_decode_session};
+use kv::{BackendOptions, CacheEntry, CacheRegistry, CacheSession, Contiguous};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -104,30 +105,35 @@ impl InferenceSession {
             ..RunnerOptions::default()
         };
         let config = cache_config(&artifact.facts, &runner_options)?;
-        let (cache, bound) = make_decode_session(backend.id(), &config)?;
-        let options = InferenceOptions {
-            backend: bound,
-            ..options.clone()
-        };
-        let mut session = InferenceSession::from_graph(graph, backend, &options)?;
+        let bytes = new_kv(backend, &config)?;
+        let cache = CacheSession::new("contiguous", Contiguous::new(&config), bytes);
+        let bound = Some(cache.entry().clone());
+        let mut session = InferenceSession::bind(graph, backend, options, bound)?;
         session.cache = Some(cache);
         Ok(session)
     }
 
     /// Optimises and compiles a graph.
     pub fn from_graph(
+        graph: Graph,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let key = options.backend.cache_key.as_ref();
+        let cache = key.map(|key| CacheRegistry::global().get(key));
+        InferenceSession::bind(graph, backend, options, cache.transpose()?)
+    }
+
+    fn bind(
         mut graph: Graph,
         backend: &dyn Backend,
         options: &InferenceOptions,
+        cache: Option<Arc<CacheEntry>>,
     ) -> Result<InferenceSession, RuntimeError> {
         // Keep the output names: a pass may replace an output by a tensor of another name.
         let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
         let (inputs, outputs) = (info(graph.inputs()), info(graph.outputs()));
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
-        let key = options.backend.cache_key.as_ref();
-        let cache = key
-            .map(|key| CacheRegistry::global().get(key))
-            .transpose()?;
         let graph = Arc::new(graph);
         let executable = backend.compile(graph.clone(), &options.compile)?;
         Ok(InferenceSession {

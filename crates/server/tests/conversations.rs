@@ -501,24 +501,24 @@ fn a_fork_of_a_long_conversation_computes_nothing() {
     let after = (counter(&server, "steps"), counter(&server, "prompt_tokens"));
     assert_eq!(after, before, "a fork runs no forward");
     // The next turn computes its own tokens, and the last one of the answer, which no forward has seen.
-    let turn = |id: &str| {
+    let turn = |id: &str, text: &str| {
         let held = get(&server, id)["tokens"].as_u64().unwrap();
         let asked = |name: &str| counter(&server, name);
         let (prompt, cached) = (asked("prompt_tokens"), asked("cached_tokens"));
-        let answer = say(id, "Why?");
+        let answer = say(id, text);
         let reused = asked("cached_tokens") - cached;
-        assert_eq!(reused, held - 1, "{}", answer["kvark"]);
+        assert!(reused >= held - 1, "{held}, {}", answer["kvark"]);
         let computed = asked("prompt_tokens") - prompt - reused;
         assert!(computed < 40, "{computed}");
     };
-    turn(&fork);
-    turn(&id);
+    turn(&fork, "Why?");
+    turn(&id, "How long?");
     // Other prompts fill the pool twice. What conversations hold stays.
     for n in 0..4 {
         let prompt = format!("Number {n}. {long}");
         let body = json!({ "prompt": prompt, "max_tokens": 1, "temperature": 0 });
         server.ask("/v1/completions", &body);
     }
-    turn(&fork);
-    turn(&id);
+    turn(&fork, "Who says so?");
+    turn(&id, "And then?");
 }

@@ -132,7 +132,7 @@ fn proposers_follow_a_text_that_changes() {
                 .generate_speculative(model, 0, new, both, &tokens(count), |_| true)
                 .unwrap();
             let expected = kvark::generate::generate(
-                &mut other.sequence(0),
+                other.sequence(0),
                 model,
                 new,
                 &mut Sampler::new(greedy()),

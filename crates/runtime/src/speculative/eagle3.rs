@@ -3,8 +3,9 @@
 use super::level_search::{TreeLevel, grow_tree, most_likely};
 use super::proposer::{FeatureRows, Proposal, Proposer};
 use super::tree_proposal::TreeProposal;
+use crate::batch_runner::new_kv;
 use crate::memory::MemoryUsage;
-use crate::module::{Module, ModuleOptions};
+use crate::module::Module;
 use crate::options::{RunnerOptions, cache_config};
 use crate::runner::common_prefix_len;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
@@ -13,7 +14,7 @@ use base::{Bytes, DType};
 use graph::ops::{Gather, Op};
 use graph::{Data, Dim, Graph, TensorId, TensorKind, Value};
 use import::{Artifact, FeatureLayers};
-use kv::{CacheSession, Cells, SeqId, make_seq_session};
+use kv::{CacheSession, Cells, SeqId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A draft head with its own cache. All sequences of a target share it, each with a sequence of its own.
@@ -65,13 +66,11 @@ impl EagleHead {
             ..options.clone()
         };
         let cache = cache_config(head.facts(), &options)?;
-        let (session, binding) = make_seq_session(backend.id(), &cache)?;
-        let module_options = ModuleOptions {
-            backend: binding,
-            compile: options.compile.clone(),
-        };
+        let bytes = new_kv(backend, &cache)?;
+        let session = CacheSession::new("cells", Cells::new(&cache), bytes);
+        let bound = Some(session.entry().clone());
         Ok(EagleHead(Arc::new(Mutex::new(HeadState {
-            module: Module::from_artifact(artifact, backend, &module_options)?,
+            module: Module::bind(artifact, backend, &options.compile, bound)?,
             session,
             embedding,
             target_tokens: facts.target_tokens.clone(),
