@@ -65,6 +65,8 @@ impl DeviceFormat {
             };
         };
         Some(match (format.codes, format.group) {
+            // Its scales have the exponents of f32, which f16 scales have not. Its elements are exact in bf16.
+            _ if dtype == DType::MXFP4 => DeviceFormat::Bf16,
             (Codes::Unsigned { bits: 4, .. }, 32) => DeviceFormat::W4,
             (Codes::Signed, 32) => DeviceFormat::W8,
             _ => DeviceFormat::W8Groups,

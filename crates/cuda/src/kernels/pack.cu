@@ -15,7 +15,11 @@ __device__ float plain_at(const PackArgs& a, int row, int col) {
     switch (a.file) {
         case FILE_F32: return __uint_as_float(u32_at(p + 4 * col));
         case FILE_F16: return half_at(p + 2 * col);
-        default: return bf16_to_float(u16_at(p + 2 * col));
+        case FILE_BF16: return bf16_to_float(u16_at(p + 2 * col));
+        default: {
+            quant q = quant_at(a.file, p, col);
+            return q.scale * (float)q.code + q.min;
+        }
     }
 }
 
