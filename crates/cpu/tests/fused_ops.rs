@@ -1,4 +1,4 @@
-//! What runs as one has the bits of its nodes one by one, with weights of every kind of kernel.
+//! A fused op computes the bits that its nodes compute one by one, with weights of every kind of kernel.
 
 use backend::{Backend, CompileOptions, ExecutorKind};
 use base::{Bytes, DType};

@@ -98,7 +98,7 @@ impl DeviceFormat {
     }
 }
 
-/// What declares the functions and tables of block formats in CUDA C++.
+/// The CUDA C++ keywords that declare the functions and tables of block formats.
 const DIALECT: Dialect = Dialect {
     function: "__device__ __forceinline__",
     table: "__constant__",

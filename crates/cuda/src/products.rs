@@ -218,7 +218,7 @@ impl CallMaker<'_> {
     }
 }
 
-/// What the kernels fuse, by the formats of the graph's packed weights.
+/// The fusions that the kernels support, by the formats of the graph's packed weights.
 struct ProductSupport<'a> {
     graph: &'a Graph,
     format: &'a dyn Fn(TensorId) -> Option<DeviceFormat>,

@@ -101,7 +101,7 @@ static PARTS: LazyLock<Vec<Part>> = LazyLock::new(|| {
     parts
 });
 
-/// What declares the functions and tables of block formats in C.
+/// The C keywords that declare the functions and tables of block formats.
 const DIALECT: Dialect = Dialect {
     function: "static",
     table: "static const",

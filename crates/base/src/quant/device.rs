@@ -3,7 +3,7 @@
 use super::format::{BlockFormat, Codes};
 use std::fmt::{Display, Write};
 
-/// What functions and tables are declared with in a dialect.
+/// The keywords that declare functions and tables in a dialect of C.
 #[derive(Clone, Copy, Debug)]
 pub struct Dialect {
     /// Before a function.

@@ -1,4 +1,4 @@
-//! What a block format is: layout, codes, and how a block is read.
+//! `BlockFormat`: the layout of a block, its codes, and the functions that read it.
 
 /// The most elements of a block.
 pub const MAX_LEN: usize = 256;
@@ -65,9 +65,9 @@ pub struct QuantBlock {
     pub scale: f32,
     /// The min of the block.
     pub min: f32,
-    /// What the scale is multiplied with for each group of a two-level format.
+    /// The factors of the scale, one for each group of a two-level format.
     pub scales: [i8; MAX_LEN / 16],
-    /// What the min is multiplied with for each group of a two-level format.
+    /// The factors of the min, one for each group of a two-level format.
     pub mins: [i8; MAX_LEN / 16],
 }
 

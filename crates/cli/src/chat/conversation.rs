@@ -33,7 +33,7 @@ pub(super) struct Conversation<'a> {
     saved: Option<Branch>,
     /// Speculation of the answers. Its proposers follow the branch that is answered.
     speculator: Option<Speculator>,
-    /// What every answer follows.
+    /// Makes the grammar constraint of each answer.
     constraints: Option<Constraints>,
 }
 

@@ -134,7 +134,7 @@ pub(crate) trait OpDefinition {
         Ok(BufferReuse::None)
     }
 
-    /// What an element of the result depends on.
+    /// The elements of the operands that one element of the result is computed from.
     fn dependence(&self) -> Dependence {
         Dependence::All
     }
@@ -235,7 +235,7 @@ impl Op {
         self.definition().sharing(inputs, at)
     }
 
-    /// What an element of the result depends on.
+    /// The elements of the operands that one element of the result is computed from.
     pub(crate) fn dependence(&self) -> Dependence {
         self.definition().dependence()
     }

@@ -21,7 +21,7 @@ const MAX_ATTENTION_NODES: usize = 8;
 pub struct FusedOp {
     /// The nodes, with the views between them.
     pub nodes: Range<usize>,
-    /// What they are.
+    /// The kind of the fused op.
     pub kind: FusedKind,
 }
 
