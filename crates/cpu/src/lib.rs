@@ -27,7 +27,7 @@ mod thread_pool;
 pub use exiting_allocator::ExitingAllocator;
 pub use isa::{ISA_VARIABLE, Isa, UnknownIsa};
 pub use kernels::matmul::quantised::packed_file::remove_stale_packed_files as tidy_packed;
-pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainStrip, plain_strips};
+pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainPanel, plain_panels};
 pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};

@@ -1,6 +1,6 @@
 /* Linear layers with quants of a signed byte, or of four bits that index a table of them.
  *
- * Sixteen rows make a strip. A block of a strip has 32 inputs: byte 16 i + r is input i of row r; with a table its low half is
+ * Sixteen rows make a panel. A block of a panel has 32 inputs: byte 16 i + r is input i of row r; with a table its low half is
  * input i and its high half input i + 16. Sixteen factors of two bytes follow. After all blocks come the scales of the rows. A
  * weight is quant * factor / 128, rounded to an integer in units of its row's scale. Activations and sums are those of
  * linear_row_scaled.
@@ -62,7 +62,7 @@ static inline void byte_quants_block(const uint8_t *block, const int8_t *table, 
 }
 #endif
 
-static void byte_quants_strip(const uint8_t *strip, struct row_scaled_row x, size_t k, const int8_t *table, float *out)
+static void byte_quants_panel(const uint8_t *panel, struct row_scaled_row x, size_t k, const int8_t *table, float *out)
 {
     size_t stride = table ? 288 : 544;
     for (int r = 0; r < LANES; r++)
@@ -71,11 +71,11 @@ static void byte_quants_strip(const uint8_t *strip, struct row_scaled_row x, siz
         int32_t high[LANES] = {0}, low[LANES] = {0};
         size_t start = row_scaled_chunk_start(k, chunk) / 32, end = row_scaled_chunk_start(k, chunk + 1) / 32;
         for (size_t block = start; block < end; block++)
-            byte_quants_block(strip + block * stride, table, x.high + block * 32, x.low + block * 32, high, low);
+            byte_quants_block(panel + block * stride, table, x.high + block * 32, x.low + block * 32, high, low);
         for (int r = 0; r < LANES; r++)
             out[r] = ((float)high[r] * 128.0f + (float)low[r]) * x.scales[chunk] + out[r];
     }
-    const float *units = (const float *)(strip + k / 32 * stride);
+    const float *units = (const float *)(panel + k / 32 * stride);
     for (int r = 0; r < LANES; r++)
         out[r] *= units[r];
 }
@@ -89,20 +89,20 @@ struct byte_quants_task {
     const int8_t *table;
 };
 
-static void byte_quants_strips(const void *context, size_t begin, size_t end)
+static void byte_quants_panels(const void *context, size_t begin, size_t end)
 {
     const struct byte_quants_task *t = context;
-    size_t strip_bytes = t->k / 32 * (t->table ? 288 : 544) + 64;
+    size_t panel_bytes = t->k / 32 * (t->table ? 288 : 544) + 64;
     for (size_t first = begin * LANES; first < end * LANES && first < t->n; first += LANES) {
         size_t count = t->n - first < LANES ? t->n - first : LANES;
-        const uint8_t *strip = t->weight + first / LANES * strip_bytes;
+        const uint8_t *panel = t->weight + first / LANES * panel_bytes;
         for (size_t row = 0; row < t->m; row++) {
             float lanes[LANES], *to = t->out + row * t->n + first;
             struct row_scaled_row x = row_scaled_at(t->scratch, row, t->k, 32);
             if (t->table)
-                byte_quants_strip(strip, x, t->k, t->table, lanes);
+                byte_quants_panel(panel, x, t->k, t->table, lanes);
             else
-                byte_quants_strip(strip, x, t->k, NULL, lanes);
+                byte_quants_panel(panel, x, t->k, NULL, lanes);
             for (size_t r = 0; r < count; r++)
                 to[r] = t->bias ? lanes[r] + t->bias[first + r] : lanes[r];
         }
@@ -116,5 +116,5 @@ void k_linear_byte_quants(const uint8_t *weight, const float *bias, const float 
     struct byte_quants_task task = {weight, bias, out, scratch, m, n, k, table};
     for (size_t row = 0; row < m; row++)
         row_scaled_quantise(x + row * k, row_scaled_at(scratch, row, k, 32), k, 32);
-    parallel(byte_quants_strips, &task, (n + LANES - 1) / LANES);
+    parallel(byte_quants_panels, &task, (n + LANES - 1) / LANES);
 }

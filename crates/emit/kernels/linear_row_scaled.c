@@ -1,9 +1,9 @@
 /* Linear layers with weights of four to six bits.
  *
- * Sixteen rows make a strip. A block of a strip has 32 inputs. Four-bit quants: byte 16 i + 2 r holds input i of row r in its low
+ * Sixteen rows make a panel. A block of a panel has 32 inputs. Four-bit quants: byte 16 i + 2 r holds input i of row r in its low
  * half and input i + 16 in its high half, and byte 16 i + 2 r + 1 the same of row r + 8. Wider quants: byte 16 i + 2 r is input i of
  * row r, and byte 16 i + 2 r + 1 that of row r + 8. Sixteen scales and sixteen mins of each group follow, integers in units of one
- * f32 per row; those are the strip's last line. A weight is scale * (quant - centre) + min. Activations are integers of 14 bits in
+ * f32 per row; those are the panel's last line. A weight is scale * (quant - centre) + min. Activations are integers of 14 bits in
  * two planes of bytes, with a scale per chunk. Sums of a chunk are exact; only they are rounded.
  */
 enum { ROW_SCALED_CHUNK = 960 };
@@ -67,7 +67,7 @@ static void row_scaled_quantise(const float *x, struct row_scaled_row to, size_t
     }
 }
 
-/* The tokens that a strip is multiplied with at once: its quants are expanded once for all of them. */
+/* The tokens that a panel is multiplied with at once: its quants are expanded once for all of them. */
 enum { ROW_SCALED_TOKENS = 4 };
 
 /* The sums of a chunk for the high and the low bytes. */
@@ -176,17 +176,17 @@ static size_t row_scaled_stride(struct row_scaled format)
     return (format.wide ? 512 : 256) + 32 / format.group * 64;
 }
 
-static inline void row_scaled_strip(const uint8_t *strip, const struct row_scaled_row *x, int tokens, size_t k,
+static inline void row_scaled_panel(const uint8_t *panel, const struct row_scaled_row *x, int tokens, size_t k,
                                     struct row_scaled format, float (*out)[LANES])
 {
     size_t stride = row_scaled_stride(format);
-    const float *units = (const float *)(strip + k / 32 * stride);
+    const float *units = (const float *)(panel + k / 32 * stride);
     memset(out, 0, (size_t)tokens * sizeof *out);
     for (size_t chunk = 0; chunk < row_scaled_chunks(k); chunk++) {
         struct row_scaled_totals totals[ROW_SCALED_TOKENS] = {{{0}, {0}}};
         size_t start = row_scaled_chunk_start(k, chunk) / 32, end = row_scaled_chunk_start(k, chunk + 1) / 32;
         for (size_t block = start; block < end; block++)
-            row_scaled_block(strip + block * stride, x, tokens, block, format, totals);
+            row_scaled_block(panel + block * stride, x, tokens, block, format, totals);
         for (int t = 0; t < tokens; t++)
             for (int r = 0; r < LANES; r++) {
                 float total = (float)totals[t].high[r] * 128.0f + (float)totals[t].low[r];
@@ -208,26 +208,26 @@ struct row_scaled_task {
 };
 
 /* Makes the format a constant, so that loops over groups and tokens are unrolled. */
-static inline void row_scaled_outputs(const uint8_t *strip, const struct row_scaled_row *x, int tokens, size_t k,
+static inline void row_scaled_outputs(const uint8_t *panel, const struct row_scaled_row *x, int tokens, size_t k,
                                       struct row_scaled format, float (*out)[LANES])
 {
     if (format.group == 32 && format.wide)
-        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){32, format.centre, 1}, out);
+        row_scaled_panel(panel, x, tokens, k, (struct row_scaled){32, format.centre, 1}, out);
     else if (format.group == 32)
-        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){32, 0, 0}, out);
+        row_scaled_panel(panel, x, tokens, k, (struct row_scaled){32, 0, 0}, out);
     else if (format.wide)
-        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){16, format.centre, 1}, out);
+        row_scaled_panel(panel, x, tokens, k, (struct row_scaled){16, format.centre, 1}, out);
     else
-        row_scaled_strip(strip, x, tokens, k, (struct row_scaled){16, 0, 0}, out);
+        row_scaled_panel(panel, x, tokens, k, (struct row_scaled){16, 0, 0}, out);
 }
 
-static void row_scaled_strips(const void *context, size_t begin, size_t end)
+static void row_scaled_panels(const void *context, size_t begin, size_t end)
 {
     const struct row_scaled_task *t = context;
-    size_t strip_bytes = t->k / 32 * row_scaled_stride(t->format) + 64;
+    size_t panel_bytes = t->k / 32 * row_scaled_stride(t->format) + 64;
     for (size_t first = begin * LANES; first < end * LANES && first < t->n; first += LANES) {
         size_t count = t->n - first < LANES ? t->n - first : LANES;
-        const uint8_t *strip = t->weight + first / LANES * strip_bytes;
+        const uint8_t *panel = t->weight + first / LANES * panel_bytes;
         for (size_t row = 0; row < t->m;) {
             struct row_scaled_row x[ROW_SCALED_TOKENS];
             float lanes[ROW_SCALED_TOKENS][LANES];
@@ -235,9 +235,9 @@ static void row_scaled_strips(const void *context, size_t begin, size_t end)
             for (int i = 0; i < tokens; i++)
                 x[i] = row_scaled_at(t->scratch, row + i, t->k, t->format.group);
             if (tokens == 1)
-                row_scaled_outputs(strip, x, 1, t->k, t->format, lanes);
+                row_scaled_outputs(panel, x, 1, t->k, t->format, lanes);
             else
-                row_scaled_outputs(strip, x, ROW_SCALED_TOKENS, t->k, t->format, lanes);
+                row_scaled_outputs(panel, x, ROW_SCALED_TOKENS, t->k, t->format, lanes);
             for (int i = 0; i < tokens; i++, row++)
                 for (size_t r = 0; r < count; r++)
                     t->out[row * t->n + first + r] = t->bias ? lanes[i][r] + t->bias[first + r] : lanes[i][r];
@@ -252,5 +252,5 @@ void k_linear_row_scaled(const uint8_t *weight, const float *bias, const float *
     struct row_scaled_task task = {weight, bias, out, scratch, m, n, k, format};
     for (size_t row = 0; row < m; row++)
         row_scaled_quantise(x + row * k, row_scaled_at(scratch, row, k, format.group), k, format.group);
-    parallel(row_scaled_strips, &task, (n + LANES - 1) / LANES);
+    parallel(row_scaled_panels, &task, (n + LANES - 1) / LANES);
 }

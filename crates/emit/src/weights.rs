@@ -4,7 +4,7 @@ use crate::EmitError;
 use crate::error::EmitErrorKind;
 use crate::names::Names;
 use base::{Bytes, DType};
-use cpu::{PackedWeightKind, PlainStrip, plain_strips};
+use cpu::{PackedWeightKind, PlainPanel, plain_panels};
 use graph::{Graph, TensorId};
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -16,17 +16,17 @@ pub(crate) const HEADER: usize = 64;
 /// The first bytes of `weights.bin`.
 pub(crate) const MAGIC: &[u8; 8] = b"kvarkC01";
 /// Columns of a panel of f32 weights.
-pub(crate) const PANEL: usize = 32;
+pub(crate) const F32_PANEL: usize = 32;
 
 /// How a constant is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Form {
     /// As the graph has it.
     Raw,
-    /// A quantised weight `[n, k]` in strips.
-    Strips { n: usize, k: usize },
+    /// A quantised weight `[n, k]` in panels.
+    QuantisedPanels { n: usize, k: usize },
     /// An f32 weight `[n, k]` in panels.
-    Panels { n: usize, k: usize },
+    F32Panels { n: usize, k: usize },
     /// The cosines and sines of positions below `positions`, from a constant of frequencies.
     RopeTable { positions: usize, magnitude: f32 },
 }
@@ -63,7 +63,7 @@ impl Form {
     fn kind(&self) -> FormKind {
         match self {
             Form::Raw => FormKind::Raw,
-            Form::Strips { .. } | Form::Panels { .. } => FormKind::Packed,
+            Form::QuantisedPanels { .. } | Form::F32Panels { .. } => FormKind::Packed,
             Form::RopeTable { .. } => FormKind::Table,
         }
     }
@@ -71,9 +71,11 @@ impl Form {
     fn bytes(&self, dtype: DType, constant: &Bytes) -> Option<usize> {
         Some(match *self {
             Form::Raw => constant.len(),
-            Form::Strips { n, k } => n.div_ceil(PackedWeightKind::STRIP) * strip_bytes(dtype, k)?,
-            Form::Panels { n, k } => {
-                let panels = n.div_ceil(PANEL).checked_mul(PANEL)?;
+            Form::QuantisedPanels { n, k } => {
+                n.div_ceil(PackedWeightKind::PANEL) * panel_bytes(dtype, k)?
+            }
+            Form::F32Panels { n, k } => {
+                let panels = n.div_ceil(F32_PANEL).checked_mul(F32_PANEL)?;
                 panels.checked_mul(k)?.checked_mul(size_of::<f32>())?
             }
             Form::RopeTable { positions, .. } => {
@@ -116,8 +118,8 @@ impl Weights {
             _ => {
                 let dims = tensor.ty.dims(&Default::default()).unwrap_or_default();
                 let layout = match form {
-                    Form::Strips { .. } => " in strips",
-                    Form::Panels { .. } => " in panels",
+                    Form::QuantisedPanels { .. } => " in panels",
+                    Form::F32Panels { .. } => " in panels",
                     _ => "",
                 };
                 format!("{}{dims:?}{layout}", tensor.ty.dtype)
@@ -201,30 +203,30 @@ fn write_weight(graph: &Graph, weight: &Weight, out: &mut dyn Write) -> io::Resu
     let bytes = tensor.constant().expect("only constants are placed");
     match weight.form {
         Form::Raw => out.write_all(bytes),
-        Form::Strips { n, k } => {
+        Form::QuantisedPanels { n, k } => {
             let dtype = tensor.ty.dtype;
             let mut result = Ok(());
-            let mut strip = Vec::new();
-            let mut write = |strip: &[u8]| {
+            let mut panel = Vec::new();
+            let mut write = |panel: &[u8]| {
                 if result.is_ok() {
-                    result = out.write_all(strip);
+                    result = out.write_all(panel);
                 }
             };
-            let kind = PackedWeightKind::of(dtype).expect("only quantised weights are strips");
-            plain_strips(dtype, bytes, n, k, |plain| {
-                write_strip(plain, kind, &mut strip);
-                write(&strip);
+            let kind = PackedWeightKind::of(dtype).expect("only quantised weights are panels");
+            plain_panels(dtype, bytes, n, k, |plain| {
+                write_panel(plain, kind, &mut panel);
+                write(&panel);
             });
             result
         }
-        Form::Panels { n, k } => {
+        Form::F32Panels { n, k } => {
             let rows: Vec<f32> = floats(bytes);
-            let mut panel = vec![0.0f32; k * PANEL];
-            for first in (0..n).step_by(PANEL) {
+            let mut panel = vec![0.0f32; k * F32_PANEL];
+            for first in (0..n).step_by(F32_PANEL) {
                 panel.fill(0.0);
-                for c in 0..PANEL.min(n - first) {
+                for c in 0..F32_PANEL.min(n - first) {
                     for i in 0..k {
-                        panel[i * PANEL + c] = rows[(first + c) * k + i];
+                        panel[i * F32_PANEL + c] = rows[(first + c) * k + i];
                     }
                 }
                 write_floats(out, &panel)?;
@@ -260,29 +262,29 @@ fn write_floats(out: &mut dyn Write, numbers: &[f32]) -> io::Result<()> {
 
 /// Inputs of a block.
 const BLOCK: usize = 32;
-/// Rows of a strip.
-const STRIP: usize = PackedWeightKind::STRIP;
+/// Rows of a panel.
+const PANEL: usize = PackedWeightKind::PANEL;
 
-/// Bytes of a strip in `weights.bin`.
-fn strip_bytes(dtype: DType, k: usize) -> Option<usize> {
+/// Bytes of a panel in `weights.bin`.
+fn panel_bytes(dtype: DType, k: usize) -> Option<usize> {
     let (halves, factors) = match PackedWeightKind::of(dtype)? {
         PackedWeightKind::RowScaled { bits, group, .. } => (bits <= 4, k / group * 4),
         PackedWeightKind::ByteQuants { is_table } => (is_table, k / BLOCK * 2),
     };
     let quants = if halves { k / 2 } else { k };
-    Some((quants + factors + 4) * STRIP)
+    Some((quants + factors + 4) * PANEL)
 }
 
-/// Writes a strip as the kernels read it: for each block the quants and the factors of its groups, then the scales of the rows.
+/// Writes a panel as the kernels read it: for each block the quants and the factors of its groups, then the scales of the rows.
 /// Four-bit quants of inputs i and i + 16 share a byte.
-fn write_strip(strip: &PlainStrip, kind: PackedWeightKind, out: &mut Vec<u8>) {
+fn write_panel(panel: &PlainPanel, kind: PackedWeightKind, out: &mut Vec<u8>) {
     out.clear();
     match kind {
         PackedWeightKind::RowScaled { bits, group, .. } => {
             // Rows r and r + 8 are the bytes of one 16-bit lane. A group has sixteen scales, then sixteen mins.
             let row = |lane: usize| lane / 2 + lane % 2 * 8;
-            let groups = strip.factors.chunks(BLOCK / group);
-            for (quants, factors) in strip.quants.chunks(BLOCK).zip(groups) {
+            let groups = panel.factors.chunks(BLOCK / group);
+            for (quants, factors) in panel.quants.chunks(BLOCK).zip(groups) {
                 write_quants(quants, bits <= 4, row, out);
                 for factor in factors {
                     for side in 0..2 {
@@ -292,29 +294,29 @@ fn write_strip(strip: &PlainStrip, kind: PackedWeightKind, out: &mut Vec<u8>) {
             }
         }
         PackedWeightKind::ByteQuants { is_table } => {
-            for (quants, factors) in strip.quants.chunks(BLOCK).zip(&strip.factors) {
+            for (quants, factors) in panel.quants.chunks(BLOCK).zip(&panel.factors) {
                 write_quants(quants, is_table, |lane| lane, out);
                 out.extend(factors.iter().flat_map(|pair| pair[0].to_le_bytes()));
             }
         }
     }
-    out.extend(strip.units.iter().flat_map(|unit| unit.to_le_bytes()));
+    out.extend(panel.units.iter().flat_map(|unit| unit.to_le_bytes()));
 }
 
 /// Writes the quants of a block, input by input, as bytes or as halves of bytes; `row` is the row of a lane.
 fn write_quants(
-    quants: &[[u8; STRIP]],
+    quants: &[[u8; PANEL]],
     halves: bool,
     row: impl Fn(usize) -> usize,
     out: &mut Vec<u8>,
 ) {
     if !halves {
-        let input = |q: &[u8; STRIP]| std::array::from_fn::<u8, STRIP, _>(|lane| q[row(lane)]);
+        let input = |q: &[u8; PANEL]| std::array::from_fn::<u8, PANEL, _>(|lane| q[row(lane)]);
         out.extend(quants.iter().flat_map(input));
         return;
     }
     let (low, high) = quants.split_at(BLOCK / 2);
     for (low, high) in low.iter().zip(high) {
-        out.extend((0..STRIP).map(|lane| low[row(lane)] | high[row(lane)] << 4));
+        out.extend((0..PANEL).map(|lane| low[row(lane)] | high[row(lane)] << 4));
     }
 }

@@ -15,13 +15,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The bytes of every constant, copied where the file misaligns them, and the packed weights of linear layers:
-/// quantised ones in strips, f32 ones in panels or tiles as soon as a call needs them.
+/// quantised ones in panels, f32 ones in panels or tiles as soon as a call needs them.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
     /// Bytes of the constants that were copied because the file misaligns them.
     realigned: usize,
     layouts: WeightLayouts,
-    strips: HashMap<TensorId, Arc<PackedWeight>>,
+    quantised: HashMap<TensorId, Arc<PackedWeight>>,
     panels: HashMap<TensorId, AlignedBuffer>,
     #[cfg(target_arch = "x86_64")]
     tiles: HashMap<TensorId, AlignedBuffer>,
@@ -43,7 +43,7 @@ impl Constants {
         let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
         let layouts = WeightLayouts::new(graph, ctx.isa, &is_weight);
         let source = |(id, format): (TensorId, &WeightLayout)| {
-            let WeightLayout::Strips { format, n, k } = *format else {
+            let WeightLayout::QuantisedPanels { format, n, k } = *format else {
                 return None;
             };
             let tensor = graph.tensor(id);
@@ -58,11 +58,11 @@ impl Constants {
         };
         let (ids, sources): (Vec<TensorId>, Vec<WeightSource<'_>>) =
             layouts.iter().filter_map(source).unzip();
-        let strips = PackedWeight::load_all(&sources, ctx, options)?;
+        let quantised = PackedWeight::load_all(&sources, ctx, options)?;
         Ok(Constants {
             bytes: graph.tensors().iter().map(aligned).collect(),
             realigned: graph.tensors().iter().map(realigned_bytes).sum(),
-            strips: ids.into_iter().zip(strips).collect(),
+            quantised: ids.into_iter().zip(quantised).collect(),
             layouts,
             panels: HashMap::new(),
             #[cfg(target_arch = "x86_64")]
@@ -122,7 +122,7 @@ impl Constants {
     /// The address of the constant that operand `index` of a call reads; the call's weight must have been packed.
     pub(crate) fn operand(&self, call: &Call, index: usize, id: TensorId) -> *const u8 {
         match (call, index) {
-            (Call::QuantisedLinear(..), 1) => self.strips[&id].address(),
+            (Call::QuantisedLinear(..), 1) => self.quantised[&id].address(),
             (Call::MatMul(op), 1) if op.layout == RhsLayout::Packed => self.panels[&id].as_ptr(),
             #[cfg(target_arch = "x86_64")]
             (Call::AmxLinear(..), 1) => self.tiles[&id].as_ptr(),
@@ -135,8 +135,8 @@ impl Constants {
         let panels = self.panels.values();
         #[cfg(target_arch = "x86_64")]
         let panels = panels.chain(self.tiles.values());
-        let strips: usize = self.strips.values().map(|packed| packed.len()).sum();
-        panels.map(AlignedBuffer::len).sum::<usize>() + strips + self.realigned
+        let quantised: usize = self.quantised.values().map(|packed| packed.len()).sum();
+        panels.map(AlignedBuffer::len).sum::<usize>() + quantised + self.realigned
     }
 }
 

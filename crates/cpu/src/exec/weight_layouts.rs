@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WeightLayout {
     /// f32 in panels.
-    Panels(PanelPacking),
-    /// Quantised, `[n, k]`, in strips.
-    Strips {
+    F32Panels(PanelPacking),
+    /// Quantised, `[n, k]`, in panels.
+    QuantisedPanels {
         format: PackedFormat,
         n: usize,
         k: usize,
@@ -27,10 +27,10 @@ impl WeightLayout {
     /// The bytes of the packed weight.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            WeightLayout::Panels(pack) => {
+            WeightLayout::F32Panels(pack) => {
                 AlignedBuffer::rounded(pack.elements() * size_of::<f32>())
             }
-            WeightLayout::Strips { format, n, k } => format.packed_bytes(*n, *k),
+            WeightLayout::QuantisedPanels { format, n, k } => format.packed_bytes(*n, *k),
         }
     }
 }
@@ -56,9 +56,9 @@ impl WeightLayouts {
                 return None;
             };
             let format = match PackedFormat::of(ty.dtype) {
-                Some(format) => WeightLayout::Strips { format, n, k },
+                Some(format) => WeightLayout::QuantisedPanels { format, n, k },
                 None if ty.dtype == DType::F32 => {
-                    WeightLayout::Panels(PanelPacking::new(n, k, true))
+                    WeightLayout::F32Panels(PanelPacking::new(n, k, true))
                 }
                 None => return None,
             };
@@ -95,7 +95,7 @@ impl WeightLayouts {
 
     /// Whether a weight is packed in panels.
     pub(crate) fn has_panels(&self, id: TensorId) -> bool {
-        matches!(self.layouts.get(&id), Some(WeightLayout::Panels(_)))
+        matches!(self.layouts.get(&id), Some(WeightLayout::F32Panels(_)))
     }
 
     /// All weights with a packed layout.

@@ -9,7 +9,7 @@ pub(crate) trait ByteLines: Simd {
 
     /// Activation rows whose sums fit into the registers.
     const ROWS: usize;
-    /// The unpacked strips and activation rows whose sums are computed at a time: (1, 2), (1, 4) or (2, 4); zeros if strips
+    /// The unpacked panels and activation rows whose sums are computed at a time: (1, 2), (1, 4) or (2, 4); zeros if panels
     /// are never unpacked.
     const UNPACKED_TILE: (usize, usize);
 

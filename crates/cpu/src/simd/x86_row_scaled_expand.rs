@@ -1,4 +1,4 @@
-//! Expansion of row-scaled strips to two planes of bytes, and the numbers of their products, for AMX.
+//! Expansion of row-scaled panels to two planes of bytes, and the numbers of their products, for AMX.
 
 use super::x86_byte_lines::Planes;
 use super::x86_row_scaled_dot::ODD;

@@ -34,7 +34,7 @@ impl Calls<'_> {
         let rows = self.product(&shape[..shape.len() - 1])?;
         let call = match PackedWeightKind::of(ty.dtype) {
             Some(kind) => {
-                let name = self.weight(id, Form::Strips { n, k })?;
+                let name = self.weight(id, Form::QuantisedPanels { n, k })?;
                 let scratch = self.scratch(index, node)?;
                 let operands =
                     format!("W({name}), {bias}, {x}, {out}, {scratch}, {rows}, {n}, {k}");
@@ -63,7 +63,7 @@ impl Calls<'_> {
             }
             None if ty.dtype == DType::F32 => {
                 self.kernels.add("linear_f32");
-                let name = self.weight(id, Form::Panels { n, k })?;
+                let name = self.weight(id, Form::F32Panels { n, k })?;
                 format!("k_linear_f32(WF({name}), {bias}, {x}, {out}, {rows}, {n}, {k})")
             }
             None if matches!(ty.dtype, DType::F16 | DType::BF16) => {

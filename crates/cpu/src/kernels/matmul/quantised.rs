@@ -13,10 +13,10 @@ mod multiply;
 mod pack;
 pub(crate) mod packed_file;
 pub(crate) mod packed_weight;
+mod panel;
+mod panel_kernel;
 mod partition;
 pub(crate) mod portable;
-mod strip;
-mod strip_kernel;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -30,34 +30,34 @@ use super::epilogue::{ApplyGate, OutputTile};
 use super::{Gate, LinearOperands, Prologue};
 use crate::kernels::{Context, SendPtr, for_row_ranges};
 use activations::RowScaledActivations;
-use format::STRIP;
-use partition::StripPartition;
+use format::PANEL;
+use partition::PanelPartition;
 pub(crate) use partition::prefetch_spans;
 use std::ops::Range;
+use task::PanelTask;
 pub(crate) use task::QuantisedLinear;
-use task::StripTask;
 
 /// The most products of the same rows that run as one call: queries, keys and values.
 pub(crate) const MAX_FUSED_PRODUCTS: usize = 3;
 
 impl QuantisedLinear {
-    /// Bytes of scratch: the quantised activations, and expanded strips for every thread.
+    /// Bytes of scratch: the quantised activations, and expanded panels for every thread.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
         let (activations, expanded) = self.scratch_parts();
         activations + threads * expanded
     }
 
-    /// Bytes of the quantised activations, and of one thread's expanded strips.
+    /// Bytes of the quantised activations, and of one thread's expanded panels.
     fn scratch_parts(&self) -> (usize, usize) {
         #[cfg(target_arch = "x86_64")]
-        let expanded = if multiply::expands_strips(self.m) {
+        let expanded = if multiply::expands_panels(self.m) {
             tiles::scratch_bytes(self)
         } else {
             0
         };
         #[cfg(not(target_arch = "x86_64"))]
         let expanded = 0;
-        let expanded = expanded.max(strip_kernel::unpacked_bytes(self));
+        let expanded = expanded.max(panel_kernel::unpacked_bytes(self));
         (RowScaledActivations::bytes(self), expanded)
     }
 
@@ -85,7 +85,7 @@ impl QuantisedLinear {
 }
 
 /// Runs products of the same rows as one call; each must be [fusible](QuantisedLinear::can_fuse_with) with the first.
-/// The rows are quantised once, and the strips of all weights are divided among the threads as if they were one
+/// The rows are quantised once, and the panels of all weights are divided among the threads as if they were one
 /// weight's.
 ///
 /// # Safety
@@ -147,7 +147,7 @@ struct FusedProducts<'a> {
     ctx: &'a Context<'a>,
     parts: &'a [(QuantisedLinear, LinearOperands)],
     activations: RowScaledActivations,
-    /// Scratch of every thread for its expanded strips.
+    /// Scratch of every thread for its expanded panels.
     expanded: SendPtr<u8>,
     expanded_bytes: usize,
 }
@@ -162,23 +162,23 @@ impl FusedProducts<'_> {
     /// As for [`run_fused`].
     unsafe fn run_each(&self) {
         let partition =
-            StripPartition::sequential(self.parts, self.max_strips(), self.ctx.threads.count());
+            PanelPartition::sequential(self.parts, self.max_panels(), self.ctx.threads.count());
         self.ctx
             .threads
             .run_chunked(partition.tasks(), &|task, thread| {
-                for (part, strips) in partition.task(task) {
+                for (part, panels) in partition.task(task) {
                     let (linear, operands) = &self.parts[part];
-                    let first = strips.start * STRIP;
-                    let columns = first..linear.n.min(strips.end * STRIP);
+                    let first = panels.start * PANEL;
+                    let columns = first..linear.n.min(panels.end * PANEL);
                     let output = OutputTile {
                         out: operands.out.wrapping_add(first),
                         first,
                         stride: linear.n,
                     };
-                    // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
+                    // SAFETY: as the caller guarantees; a task that expands its panels has at most as many as the
                     // scratch holds.
                     unsafe {
-                        self.task(part, strips, thread, output);
+                        self.task(part, panels, thread, output);
                         let part = (linear.m, columns);
                         let epilogue = &operands.epilogue;
                         epilogue.finish(self.ctx.isa, output, part, linear.n);
@@ -196,7 +196,7 @@ impl FusedProducts<'_> {
         let (linear, _) = self.parts[0];
         let QuantisedLinear { m, n, .. } = linear;
         let threads = self.ctx.threads.count();
-        let Some(partition) = StripPartition::paired(&linear, self.max_strips(), threads) else {
+        let Some(partition) = PanelPartition::paired(&linear, self.max_panels(), threads) else {
             // The scratch does not hold a task's columns for every thread: compute both products in full, then apply
             // the gate.
             // SAFETY: as the caller guarantees; the products have their own output buffers.
@@ -225,9 +225,9 @@ impl FusedProducts<'_> {
             .run_chunked(partition.tasks(), &|task, thread| {
                 let mut products = [std::ptr::null(); 2];
                 let mut columns = 0..0;
-                for (part, strips) in partition.task(task) {
-                    let first = strips.start * STRIP;
-                    columns = first..n.min(strips.end * STRIP);
+                for (part, panels) in partition.task(task) {
+                    let first = panels.start * PANEL;
+                    columns = first..n.min(panels.end * PANEL);
                     // SAFETY: `paired` returns a partition only if the scratch holds a task's columns for every thread.
                     let out = unsafe { scratch.at((2 * thread + part) * m * width) };
                     let output = OutputTile {
@@ -235,9 +235,9 @@ impl FusedProducts<'_> {
                         first,
                         stride: width,
                     };
-                    // SAFETY: as the caller guarantees; a task that expands its strips has at most as many as the
+                    // SAFETY: as the caller guarantees; a task that expands its panels has at most as many as the
                     // scratch holds.
-                    unsafe { self.task(part, strips, thread, output) };
+                    unsafe { self.task(part, panels, thread, output) };
                     products[part] = out.cast_const();
                 }
                 self.ctx.isa.run(ApplyGate {
@@ -255,29 +255,29 @@ impl FusedProducts<'_> {
         self.parts[0].0.tiled(self.ctx)
     }
 
-    /// The most strips of a task; `None` if it may have any number, because it does not expand them.
-    fn max_strips(&self) -> Option<usize> {
+    /// The most panels of a task; `None` if it may have any number, because it does not expand them.
+    fn max_panels(&self) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
-        if self.tiled() && multiply::expands_strips(self.parts[0].0.m) {
-            return Some(tiles::max_strips(&self.parts[0].0));
+        if self.tiled() && multiply::expands_panels(self.parts[0].0.m) {
+            return Some(tiles::max_panels(&self.parts[0].0));
         }
         None
     }
 
-    /// Multiplies strips of one product on one thread.
+    /// Multiplies panels of one product on one thread.
     ///
     /// # Safety
-    /// As for [`run_fused`], within the strips; if they are expanded, the thread's scratch must hold them.
-    unsafe fn task(&self, part: usize, strips: Range<usize>, thread: usize, output: OutputTile) {
+    /// As for [`run_fused`], within the panels; if they are expanded, the thread's scratch must hold them.
+    unsafe fn task(&self, part: usize, panels: Range<usize>, thread: usize, output: OutputTile) {
         let (linear, operands) = &self.parts[part];
-        let task = StripTask {
+        let task = PanelTask {
             linear: *linear,
             operands,
             activations: self.activations,
-            strips,
+            panels,
             output,
             prefetch_plan: self.ctx.threads.prefetch_plan(thread),
-            // SAFETY: the scratch holds expanded strips for every thread.
+            // SAFETY: the scratch holds expanded panels for every thread.
             expanded: unsafe { self.expanded.at(thread * self.expanded_bytes) },
         };
         // SAFETY: as the caller guarantees.

@@ -92,7 +92,7 @@ macro_rules! split_product {
 impl AmxTiles {
     /// Multiplies 32 rows with 32 columns of numbers in three bf16 parts, and stores the products as `[2, 2, 16, 16]`.
     /// A step covers 32 of the depth and has three tiles for sixteen rows or columns. All steps of the first sixteen
-    /// are followed, `strip` bytes further, by those of the next sixteen.
+    /// are followed, `panel` bytes further, by those of the next sixteen.
     ///
     /// # Safety
     /// All operands must be readable, and `out` must hold the products. There must be at least one step.
@@ -101,7 +101,7 @@ impl AmxTiles {
         &self,
         left: *const u8,
         right: *const u8,
-        strip: usize,
+        panel: usize,
         steps: usize,
         out: *mut f32,
     ) {
@@ -126,13 +126,13 @@ impl AmxTiles {
                 "tilestored [{out} + {line} + 2048], tmm2",
                 "tilestored [{out} + {line} + 3072], tmm3",
                 left = inout(reg) left => _,
-                next_left = inout(reg) left.wrapping_add(strip) => _,
+                next_left = inout(reg) left.wrapping_add(panel) => _,
                 right = inout(reg) right => _,
-                next_right = inout(reg) right.wrapping_add(strip) => _,
+                next_right = inout(reg) right.wrapping_add(panel) => _,
                 steps = inout(reg) steps => _,
                 out = in(reg) out,
                 line = in(reg) TILE_ROW_BYTES,
-                ahead = in(reg) prefetch_distance(2 * strip),
+                ahead = in(reg) prefetch_distance(2 * panel),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
@@ -149,7 +149,7 @@ impl AmxTiles {
         &self,
         left: *const u8,
         right: *const u8,
-        strip: usize,
+        panel: usize,
         steps: usize,
         out: *mut f32,
     ) {
@@ -175,13 +175,13 @@ impl AmxTiles {
                 "tilestored [{out} + {line} + 3072], tmm3",
                 left = inout(reg) left => _,
                 right = inout(reg) right => _,
-                second = inout(reg) right.wrapping_add(strip) => _,
-                third = inout(reg) right.wrapping_add(2 * strip) => _,
-                fourth = inout(reg) right.wrapping_add(3 * strip) => _,
+                second = inout(reg) right.wrapping_add(panel) => _,
+                third = inout(reg) right.wrapping_add(2 * panel) => _,
+                fourth = inout(reg) right.wrapping_add(3 * panel) => _,
                 steps = inout(reg) steps => _,
                 out = in(reg) out,
                 line = in(reg) TILE_ROW_BYTES,
-                ahead = in(reg) prefetch_distance(4 * strip),
+                ahead = in(reg) prefetch_distance(4 * panel),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -55,7 +55,7 @@ pub(crate) struct Bf16x3Weight {
 impl Bf16x3Weight {
     /// The bytes of the packed weight.
     pub(crate) fn bytes(&self) -> usize {
-        self.n.next_multiple_of(WIDE_BLOCK) / TILE_ROWS * strip_bytes(self.k)
+        self.n.next_multiple_of(WIDE_BLOCK) / TILE_ROWS * panel_bytes(self.k)
     }
 
     /// Packs a weight.
@@ -65,14 +65,14 @@ impl Bf16x3Weight {
     pub(crate) unsafe fn pack(&self, ctx: &Context<'_>, from: *const f32, to: *mut u8) {
         let (from, to) = (SendPtr(from.cast_mut()), SendPtr(to));
         let (n, k) = (self.n, self.k);
-        ctx.threads.run(n.div_ceil(TILE_ROWS), &|strip, _| {
-            for column in 0..TILE_ROWS.min(n - strip * TILE_ROWS) {
+        ctx.threads.run(n.div_ceil(TILE_ROWS), &|panel, _| {
+            for column in 0..TILE_ROWS.min(n - panel * TILE_ROWS) {
                 for depth in 0..k {
-                    // SAFETY: the caller guarantees both buffers, and only this task writes the strip.
+                    // SAFETY: the caller guarantees both buffers, and only this task writes the panel.
                     unsafe {
-                        let value = *from.at((strip * TILE_ROWS + column) * k + depth);
+                        let value = *from.at((panel * TILE_ROWS + column) * k + depth);
                         let pair = depth % TILE_DEPTH / 2 * TILE_ROWS + column;
-                        let at = strip * strip_bytes(k) + depth / TILE_DEPTH * STEP_BYTES;
+                        let at = panel * panel_bytes(k) + depth / TILE_DEPTH * STEP_BYTES;
                         for (part, bits) in split_bf16x3(value).into_iter().enumerate() {
                             let at = at + part * TILE_BYTES + 4 * pair + 2 * (depth % 2);
                             to.at(at).cast::<u16>().write(bits);
@@ -85,7 +85,7 @@ impl Bf16x3Weight {
 }
 
 /// Bytes of sixteen rows or columns of depth `k`.
-fn strip_bytes(k: usize) -> usize {
+fn panel_bytes(k: usize) -> usize {
     k.div_ceil(TILE_DEPTH) * STEP_BYTES
 }
 
@@ -143,7 +143,7 @@ impl AmxLinear {
     /// Bytes of a thread's scratch.
     fn thread_scratch(&self, threads: usize) -> usize {
         let rows = self.row_blocks(threads) * self.block().0;
-        SCRATCH_HEADER + rows / TILE_ROWS * strip_bytes(self.k)
+        SCRATCH_HEADER + rows / TILE_ROWS * panel_bytes(self.k)
     }
 
     /// Bytes of scratch: some split rows for every thread.
@@ -254,7 +254,7 @@ struct SplitRows {
 impl TileKernel for SplitRows {
     #[inline(always)]
     fn run(self, s: Avx512<true>) {
-        let strip = strip_bytes(self.k);
+        let panel = panel_bytes(self.k);
         for row in self.rows.clone() {
             // SAFETY: constructed by `run_fused`, whose caller guarantees the rows and the scratch for their parts.
             unsafe {
@@ -262,7 +262,7 @@ impl TileKernel for SplitRows {
                 let row = row - self.rows.start;
                 let to = self
                     .to
-                    .add(row / TILE_ROWS * strip + row % TILE_ROWS * 2 * TILE_DEPTH);
+                    .add(row / TILE_ROWS * panel + row % TILE_ROWS * 2 * TILE_DEPTH);
                 let whole = self.k / TILE_DEPTH;
                 for step in 0..whole {
                     let x = from.add(step * TILE_DEPTH);
@@ -312,7 +312,7 @@ impl AmxBlocks {
     #[inline(always)]
     fn multiply(&self, s: Avx512<true>, activation: impl VectorFunction) {
         let steps = self.linear.k.div_ceil(TILE_DEPTH);
-        let strip = strip_bytes(self.linear.k);
+        let panel = panel_bytes(self.linear.k);
         // A block is stored while the next one is multiplied.
         let empty = || BlockProducts([MaybeUninit::uninit(); 4 * TILE_ROWS * TILE_ROWS]);
         let [mut first, mut second] = [empty(), empty()];
@@ -328,11 +328,11 @@ impl AmxBlocks {
                     let to = now.0.as_mut_ptr().cast();
                     let own = row - self.rows.start;
                     if self.linear.is_one_tile_high() {
-                        let weight = weights.add(column * 4 * strip);
-                        tiles.bf16x3_1x4(self.x.add(own * strip), weight, strip, steps, to);
+                        let weight = weights.add(column * 4 * panel);
+                        tiles.bf16x3_1x4(self.x.add(own * panel), weight, panel, steps, to);
                     } else {
-                        let (x, weight) = (own * 2 * strip, column * 2 * strip);
-                        tiles.bf16x3_2x2(self.x.add(x), weights.add(weight), strip, steps, to);
+                        let (x, weight) = (own * 2 * panel, column * 2 * panel);
+                        tiles.bf16x3_2x2(self.x.add(x), weights.add(weight), panel, steps, to);
                     }
                     if let Some(place) = unfinished.replace((row, column)) {
                         self.store_result(s, activation, before, place);

@@ -5,9 +5,9 @@
 
 use super::format::{BLOCK, LINE};
 use super::microkernel::{load_lines, unroll};
-use super::strip::{RowScaledStrip, StripReader};
-use super::strip_kernel::{StripMicrokernel, add_chunk, unpacked_strips, write_strips};
-use super::task::{StripTask, write};
+use super::panel::{PanelReader, RowScaledPanel};
+use super::panel_kernel::{PanelMicrokernel, add_chunk, unpacked_panels, write_panels};
+use super::task::{PanelTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
 
@@ -57,7 +57,7 @@ pub(super) fn expand_line<S: RowScaledDot>(s: S, line: S::Line, factors: S::Line
 /// The vector microkernel for byte quants.
 pub(super) struct ByteQuantMicrokernel<const TABLE: bool>;
 
-impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
+impl<const TABLE: bool> PanelMicrokernel for ByteQuantMicrokernel<TABLE> {
     const UPPER_BITS: usize = 0;
     /// Two bytes for each weight.
     const UNPACKED_LINES: usize = 16;
@@ -67,7 +67,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         s: S,
         quants: *const u8,
         factors: *const u8,
-        layout: &RowScaledStrip,
+        layout: &RowScaledPanel,
         to: *mut u8,
     ) {
         // SAFETY: as the caller guarantees.
@@ -85,10 +85,10 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
     #[inline(always)]
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
-        task: &StripTask<'_>,
-        layout: &RowScaledStrip,
+        task: &PanelTask<'_>,
+        layout: &RowScaledPanel,
         prefetcher: &mut Prefetcher<'_>,
-        strip: usize,
+        panel: usize,
         first: usize,
         rows: usize,
     ) {
@@ -96,16 +96,16 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         const MAX_CHAINS: usize = 4;
         let chains = const { if R > MAX_CHAINS { 1 } else { MAX_CHAINS / R } };
         let x = &task.activations;
-        // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
+        // SAFETY: as the caller guarantees: a panel has `k / 32` blocks with their factors, and a row of activations has as many.
         unsafe {
-            let start = task.operands.weight.add(strip * layout.bytes);
+            let start = task.operands.weight.add(panel * layout.bytes);
             let units = s.load(start.cast());
             let prefetches = first == 0;
             let table = layout.quant.table();
             if prefetches {
                 prefetcher.consumed(layout.spans);
             }
-            let mut reader = StripReader::new(start, layout, 0);
+            let mut reader = PanelReader::new(start, layout, 0);
             let mut x_half = x.line(first, 0).cast_const();
             // From one half of a block of a row to the next.
             let x_stride = x.layout.interleaved_rows * LINE;
@@ -155,7 +155,7 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                 }
             }
             for (r, out) in out.iter().enumerate().take(rows) {
-                write(s, task, first + r, strip, s.mul(*out, units));
+                write(s, task, first + r, panel, s.mul(*out, units));
             }
         }
     }
@@ -165,24 +165,24 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
         S: RowScaledDot,
         const GROUP: usize,
         const R: usize,
-        const STRIPS: usize,
+        const PANELS: usize,
     >(
         s: S,
-        task: &StripTask<'_>,
-        layout: &RowScaledStrip,
-        strip: usize,
+        task: &PanelTask<'_>,
+        layout: &RowScaledPanel,
+        panel: usize,
         first: usize,
         rows: usize,
     ) {
         let x = &task.activations;
-        // SAFETY: as the caller guarantees: an unpacked strip has `k / 32` blocks, and a row of activations has as many.
+        // SAFETY: as the caller guarantees: an unpacked panel has `k / 32` blocks, and a row of activations has as many.
         unsafe {
-            let mut blocks = unpacked_strips::<Self, STRIPS>(task);
+            let mut blocks = unpacked_panels::<Self, PANELS>(task);
             let mut x_half = x.line(first, 0).cast_const();
             let x_stride = x.layout.interleaved_rows * LINE;
-            let mut out = [[s.zero(); STRIPS]; R];
+            let mut out = [[s.zero(); PANELS]; R];
             for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
-                let mut totals = [[s.zero_totals(); STRIPS]; R];
+                let mut totals = [[s.zero_totals(); PANELS]; R];
                 // Half a block: eight lines, of even and of odd positions in turn.
                 for _ in 0..inputs.len() / BLOCK * 2 {
                     macro_rules! dots {
@@ -190,40 +190,40 @@ impl<const TABLE: bool> StripMicrokernel for ByteQuantMicrokernel<TABLE> {
                             let weights = load_lines(s, &blocks, $line);
                             let at = x_half.wrapping_add($line * 8);
                             unroll!(r in 0 1 2 3 4 5 6 7, R, {
-                                totals[r] = dot_strips(s, totals[r], weights, at.wrapping_add(r * LINE));
+                                totals[r] = dot_panels(s, totals[r], weights, at.wrapping_add(r * LINE));
                             });
                         )*};
                     }
                     dots!(0 1 2 3 4 5 6 7);
                     x_half = x_half.wrapping_add(x_stride);
-                    unroll!(i in 0 1, STRIPS, {
+                    unroll!(i in 0 1, PANELS, {
                         blocks[i] = blocks[i].wrapping_add(8 * LINE);
                     });
                 }
                 add_chunk(s, &mut out, totals, x.scale(first, chunk));
             }
-            write_strips(s, task, layout, (first, rows), strip, out);
+            write_panels(s, task, layout, (first, rows), panel, out);
         }
     }
 }
 
-/// Adds the products of a line of one or two strips with the same activations.
+/// Adds the products of a line of one or two panels with the same activations.
 ///
 /// # Safety
 /// As for [`RowScaledDot::dot_words`].
 #[inline(always)]
-unsafe fn dot_strips<S: RowScaledDot, const STRIPS: usize>(
+unsafe fn dot_panels<S: RowScaledDot, const PANELS: usize>(
     s: S,
-    mut totals: [S::Totals; STRIPS],
-    weights: [S::Line; STRIPS],
+    mut totals: [S::Totals; PANELS],
+    weights: [S::Line; PANELS],
     pairs: *const u8,
-) -> [S::Totals; STRIPS] {
+) -> [S::Totals; PANELS] {
     // SAFETY: as the caller guarantees.
     unsafe {
-        if STRIPS == 1 {
+        if PANELS == 1 {
             totals[0] = s.dot_words(totals[0], weights[0], pairs);
         } else {
-            let last = STRIPS - 1;
+            let last = PANELS - 1;
             [totals[0], totals[last]] = s.dot_words_of_two(
                 [totals[0], totals[last]],
                 [weights[0], weights[last]],

@@ -1,6 +1,6 @@
 //! Packed formats: quantised weights in the order in which the integer kernels read them.
 //!
-//! Sixteen output rows make a *strip*. Inside a strip, every four consecutive inputs of the sixteen rows are one line
+//! Sixteen output rows make a *panel*. Inside a panel, every four consecutive inputs of the sixteen rows are one line
 //! of 64 bytes: row `r` has bytes `4r` to `4r + 3`. A line is a vector of sixteen four-byte dot products and also a row
 //! of a matrix tile, so one layout serves both. Four-bit quants pack two lines into one: the low nibbles are inputs 0
 //! to 15 of a block of 32, the high nibbles inputs 16 to 31.
@@ -8,13 +8,13 @@
 //! Five- and six-bit quants have the upper bits in further lines: bit `i` (or bits `2i` and `2i + 1`) of a byte belongs to
 //! line `i` of the block (of half a block).
 //!
-//! Scales and mins are integers in units of one scale per row; `strip.rs` has their layout.
+//! Scales and mins are integers in units of one scale per row; `panel.rs` has their layout.
 
 use base::DType;
 use base::quant::{BlockFormat, Codes, MAX_LEN};
 
-/// Rows of a strip.
-pub(crate) const STRIP: usize = 16;
+/// Rows of a panel.
+pub(crate) const PANEL: usize = 16;
 /// Inputs of a block.
 pub(crate) const BLOCK: usize = 32;
 /// Bytes of a line.
@@ -76,10 +76,10 @@ impl PackedFormat {
         })
     }
 
-    /// Bytes of the quants of one block of a strip.
+    /// Bytes of the quants of one block of a panel.
     pub(crate) fn block_bytes(&self) -> usize {
         match self.quant {
-            Quant::Byte => BLOCK * STRIP,
+            Quant::Byte => BLOCK * PANEL,
             Quant::Nibble | Quant::Table(_) => 4 * LINE,
             Quant::Five => 5 * LINE,
             Quant::Six => 6 * LINE,
@@ -103,9 +103,9 @@ impl Quant {
     }
 }
 
-/// Up to sixteen rows of the file, of depth `k`, that become a strip.
+/// Up to sixteen rows of the file, of depth `k`, that become a panel.
 #[derive(Clone, Copy)]
-pub(super) struct StripSource<'a> {
+pub(super) struct PanelSource<'a> {
     pub(super) source: &'static BlockFormat,
     pub(super) format: PackedFormat,
     pub(super) k: usize,
@@ -114,7 +114,7 @@ pub(super) struct StripSource<'a> {
     pub(super) row_bytes: usize,
 }
 
-/// Writes a block's quants of row `r` into the lines of its strip. The lines must be zero where bits are added.
+/// Writes a block's quants of row `r` into the lines of its panel. The lines must be zero where bits are added.
 #[inline(always)]
 pub(super) fn put_quants(format: PackedFormat, quants: &[u8; BLOCK], r: usize, out: &mut [u8]) {
     let four = |i: usize| u32::from_le_bytes(quants[i..i + 4].try_into().expect("four bytes"));

@@ -1,9 +1,9 @@
-//! The vector microkernel for quants of four to six bits: one strip of sixteen weight rows times a few rows of activations.
+//! The vector microkernel for quants of four to six bits: one panel of sixteen weight rows times a few rows of activations.
 
 use super::format::{BLOCK, LINE};
-use super::strip::{RowScaledStrip, StripReader, block_lines};
-use super::strip_kernel::{StripMicrokernel, add_chunk, unpacked_strips, write_strips};
-use super::task::{StripTask, write};
+use super::panel::{PanelReader, RowScaledPanel, block_lines};
+use super::panel_kernel::{PanelMicrokernel, add_chunk, unpacked_panels, write_panels};
+use super::task::{PanelTask, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::RowScaledDot;
 
@@ -52,7 +52,7 @@ pub(super) use unroll;
 /// The inner loop of the row-scaled scheme, for quants with `UPPER` bits above the fourth.
 pub(super) struct RowScaledMicrokernel<const UPPER: usize>;
 
-impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
+impl<const UPPER: usize> PanelMicrokernel for RowScaledMicrokernel<UPPER> {
     const UPPER_BITS: usize = UPPER;
     /// Eight lines of quants, and the factors of up to two groups.
     const UNPACKED_LINES: usize = 10;
@@ -62,7 +62,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
         s: S,
         quants: *const u8,
         factors: *const u8,
-        layout: &RowScaledStrip,
+        layout: &RowScaledPanel,
         to: *mut u8,
     ) {
         // SAFETY: as the caller guarantees.
@@ -80,24 +80,24 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
     #[inline(always)]
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
-        task: &StripTask<'_>,
-        layout: &RowScaledStrip,
+        task: &PanelTask<'_>,
+        layout: &RowScaledPanel,
         prefetcher: &mut Prefetcher<'_>,
-        strip: usize,
+        panel: usize,
         first: usize,
         rows: usize,
     ) {
         let x = &task.activations;
         let words = if UPPER == 0 { 2 } else { 4 };
-        // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and a row of activations has as many.
+        // SAFETY: as the caller guarantees: a panel has `k / 32` blocks with their factors, and a row of activations has as many.
         unsafe {
-            let start = task.operands.weight.add(strip * layout.bytes);
+            let start = task.operands.weight.add(panel * layout.bytes);
             let units = s.load(start.cast());
             let prefetches = first == 0;
             if prefetches {
                 prefetcher.consumed(layout.spans);
             }
-            let mut reader = StripReader::new(start, layout, 0);
+            let mut reader = PanelReader::new(start, layout, 0);
             let mut x_block = x.line(first, 0).cast_const();
             let mut x_sums = x.sums(first, 0).cast_const();
             // From one block of a row to the next, and from one group's sums to the next group's.
@@ -160,7 +160,7 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
             }
             for (r, out) in out.iter().enumerate().take(rows) {
                 let out = s.mul(*out, units);
-                write(s, task, first + r, strip, out);
+                write(s, task, first + r, panel, out);
             }
         }
     }
@@ -170,41 +170,41 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
         S: RowScaledDot,
         const GROUP: usize,
         const R: usize,
-        const STRIPS: usize,
+        const PANELS: usize,
     >(
         s: S,
-        task: &StripTask<'_>,
-        layout: &RowScaledStrip,
-        strip: usize,
+        task: &PanelTask<'_>,
+        layout: &RowScaledPanel,
+        panel: usize,
         first: usize,
         rows: usize,
     ) {
         let x = &task.activations;
         let words = if UPPER == 0 { 2 } else { 4 };
-        // SAFETY: as the caller guarantees: an unpacked strip has `k / 32` blocks, and a row of activations has as many.
+        // SAFETY: as the caller guarantees: an unpacked panel has `k / 32` blocks, and a row of activations has as many.
         unsafe {
-            let mut blocks = unpacked_strips::<Self, STRIPS>(task);
+            let mut blocks = unpacked_panels::<Self, PANELS>(task);
             let mut x_block = x.line(first, 0).cast_const();
             let mut x_sums = x.sums(first, 0).cast_const();
             let x_stride = x.layout.interleaved_rows * LINE;
             let sums_stride = x.layout.interleaved_rows * words;
-            let mut out = [[s.zero(); STRIPS]; R];
+            let mut out = [[s.zero(); PANELS]; R];
             for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
-                let mut totals = [[s.zero_totals(); STRIPS]; R];
+                let mut totals = [[s.zero_totals(); PANELS]; R];
                 for _ in 0..inputs.len() / BLOCK {
                     macro_rules! group {
                         ($group:literal, $($line:literal)*) => {
-                            let mut sums = [[s.zero_planes(); STRIPS]; R];
-                            unroll!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = [begin!(s, x_sums.add(r * words)); STRIPS]; });
+                            let mut sums = [[s.zero_planes(); PANELS]; R];
+                            unroll!(r in 0 1 2 3 4 5 6 7, R, { sums[r] = [begin!(s, x_sums.add(r * words)); PANELS]; });
                             $(
                                 let lines = load_lines(s, &blocks, $line);
                                 unroll!(r in 0 1 2 3 4 5 6 7, R, {
-                                    sums[r] = dot_strips::<S, $line, STRIPS>(s, sums[r], lines, x_block.add(r * LINE));
+                                    sums[r] = dot_panels::<S, $line, PANELS>(s, sums[r], lines, x_block.add(r * LINE));
                                 });
                             )*
                             let scales = load_lines(s, &blocks, 8 + $group);
                             unroll!(r in 0 1 2 3 4 5 6 7, R, {
-                                unroll!(i in 0 1, STRIPS, {
+                                unroll!(i in 0 1, PANELS, {
                                     totals[r][i] = add!(s, totals[r][i], sums[r][i], (scales[i]), x_sums.add(r * words));
                                 });
                             });
@@ -218,54 +218,54 @@ impl<const UPPER: usize> StripMicrokernel for RowScaledMicrokernel<UPPER> {
                         group!(0, 0 1 2 3 4 5 6 7);
                     }
                     x_block = x_block.add(x_stride);
-                    unroll!(i in 0 1, STRIPS, {
+                    unroll!(i in 0 1, PANELS, {
                         blocks[i] = blocks[i].wrapping_add(Self::UNPACKED_LINES * LINE);
                     });
                 }
                 add_chunk(s, &mut out, totals, x.scale(first, chunk));
             }
-            write_strips(s, task, layout, (first, rows), strip, out);
+            write_panels(s, task, layout, (first, rows), panel, out);
         }
     }
 }
 
-/// A line of every strip's block.
+/// A line of every panel's block.
 ///
 /// # Safety
 /// The line must be readable in every block.
 #[inline(always)]
-pub(super) unsafe fn load_lines<S: RowScaledDot, const STRIPS: usize>(
+pub(super) unsafe fn load_lines<S: RowScaledDot, const PANELS: usize>(
     s: S,
-    blocks: &[*const u8; STRIPS],
+    blocks: &[*const u8; PANELS],
     line: usize,
-) -> [S::Line; STRIPS] {
+) -> [S::Line; PANELS] {
     // SAFETY: as the caller guarantees.
     unsafe {
-        let mut lines = [s.load_bytes(blocks[0].add(line * LINE)); STRIPS];
-        if STRIPS > 1 {
-            lines[STRIPS - 1] = s.load_bytes(blocks[STRIPS - 1].add(line * LINE));
+        let mut lines = [s.load_bytes(blocks[0].add(line * LINE)); PANELS];
+        if PANELS > 1 {
+            lines[PANELS - 1] = s.load_bytes(blocks[PANELS - 1].add(line * LINE));
         }
         lines
     }
 }
 
-/// Adds the products of a line of one or two strips with the same activations.
+/// Adds the products of a line of one or two panels with the same activations.
 ///
 /// # Safety
 /// As for [`RowScaledDot::dot_planes`].
 #[inline(always)]
-unsafe fn dot_strips<S: RowScaledDot, const LINE: usize, const STRIPS: usize>(
+unsafe fn dot_panels<S: RowScaledDot, const LINE: usize, const PANELS: usize>(
     s: S,
-    mut sums: [S::Planes; STRIPS],
-    lines: [S::Line; STRIPS],
+    mut sums: [S::Planes; PANELS],
+    lines: [S::Line; PANELS],
     block: *const u8,
-) -> [S::Planes; STRIPS] {
+) -> [S::Planes; PANELS] {
     // SAFETY: as the caller guarantees.
     unsafe {
-        if STRIPS == 1 {
+        if PANELS == 1 {
             sums[0] = s.dot_planes::<LINE>(sums[0], lines[0], block);
         } else {
-            let last = STRIPS - 1;
+            let last = PANELS - 1;
             [sums[0], sums[last]] =
                 s.dot_planes_of_two::<LINE>([sums[0], sums[last]], [lines[0], lines[last]], block);
         }

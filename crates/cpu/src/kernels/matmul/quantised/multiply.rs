@@ -2,7 +2,7 @@
 //!
 //! Scales and mins of a row's groups are integers in units of one scale per row, so a weight is an integer of two bytes, and
 //! its product with an activation is an integer. A whole chunk of inputs is summed exactly: on vectors straight from the quants, on
-//! AMX tiles from expanded strips. Only the sum of a chunk is rounded and scaled.
+//! AMX tiles from expanded panels. Only the sum of a chunk is rounded and scaled.
 
 use super::activations::{
     MAX_INTERLEAVED_ROWS, QuantiseRowScaled, RowScaledActivations, RowScaledLayout,
@@ -10,8 +10,8 @@ use super::activations::{
 use super::byte_quants::ByteQuantMicrokernel;
 use super::format::{BLOCK, Quant};
 use super::microkernel::RowScaledMicrokernel;
-use super::strip_kernel::StripKernel;
-use super::task::{QuantisedLinear, StripTask};
+use super::panel_kernel::PanelKernel;
+use super::task::{PanelTask, QuantisedLinear};
 #[cfg(target_arch = "x86_64")]
 use super::{tiles, tiles_small_m};
 use crate::isa::Isa;
@@ -28,7 +28,7 @@ pub(super) fn suits_tiles(rows: usize) -> bool {
 
 /// Whether matrix tiles multiply this many rows with weights that are expanded in the thread's scratch. With fewer rows the
 /// product is memory-bound, as it is on vectors.
-pub(super) fn expands_strips(rows: usize) -> bool {
+pub(super) fn expands_panels(rows: usize) -> bool {
     rows >= MIN_CHUNK_ROWS
 }
 
@@ -64,8 +64,8 @@ impl RowScaledActivations {
 /// Multiplies on vectors.
 ///
 /// # Safety
-/// As for [`QuantisedLinear::run`], within the task's strips.
-pub(super) unsafe fn multiply_vectors(task: StripTask<'_>, isa: Isa) {
+/// As for [`QuantisedLinear::run`], within the task's panels.
+pub(super) unsafe fn multiply_vectors(task: PanelTask<'_>, isa: Isa) {
     const HALF: usize = BLOCK / 2;
     use ByteQuantMicrokernel as Bytes;
     use RowScaledMicrokernel as Bits;
@@ -73,12 +73,12 @@ pub(super) unsafe fn multiply_vectors(task: StripTask<'_>, isa: Isa) {
     // SAFETY: as the caller guarantees.
     unsafe {
         match (format.quant, format.group) {
-            (Quant::Byte, _) => StripKernel::<Bytes<false>, BLOCK>::multiply(task, isa),
-            (Quant::Table(_), _) => StripKernel::<Bytes<true>, BLOCK>::multiply(task, isa),
-            (Quant::Five, _) => StripKernel::<Bits<1>, BLOCK>::multiply(task, isa),
-            (Quant::Six, _) => StripKernel::<Bits<2>, HALF>::multiply(task, isa),
-            (Quant::Nibble, BLOCK) => StripKernel::<Bits<0>, BLOCK>::multiply(task, isa),
-            (Quant::Nibble, _) => StripKernel::<Bits<0>, HALF>::multiply(task, isa),
+            (Quant::Byte, _) => PanelKernel::<Bytes<false>, BLOCK>::multiply(task, isa),
+            (Quant::Table(_), _) => PanelKernel::<Bytes<true>, BLOCK>::multiply(task, isa),
+            (Quant::Five, _) => PanelKernel::<Bits<1>, BLOCK>::multiply(task, isa),
+            (Quant::Six, _) => PanelKernel::<Bits<2>, HALF>::multiply(task, isa),
+            (Quant::Nibble, BLOCK) => PanelKernel::<Bits<0>, BLOCK>::multiply(task, isa),
+            (Quant::Nibble, _) => PanelKernel::<Bits<0>, HALF>::multiply(task, isa),
         }
     }
 }
@@ -86,10 +86,10 @@ pub(super) unsafe fn multiply_vectors(task: StripTask<'_>, isa: Isa) {
 /// Multiplies on matrix tiles.
 ///
 /// # Safety
-/// As for [`QuantisedLinear::run`], within the task's strips, at most [`tiles::max_strips`] if they are expanded; the task's
+/// As for [`QuantisedLinear::run`], within the task's panels, at most [`tiles::max_panels`] if they are expanded; the task's
 /// scratch must have [`tiles::scratch_bytes`].
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn multiply_tiles(task: StripTask<'_>, isa: Isa) {
+pub(super) unsafe fn multiply_tiles(task: PanelTask<'_>, isa: Isa) {
     if task.linear.m < MIN_CHUNK_ROWS {
         isa.run_tiles(tiles_small_m::RowScaledSmallM(task));
     } else {

@@ -1,8 +1,8 @@
-//! Packs row-scaled strips: group scales and mins become integers in units of one scale per row.
+//! Packs row-scaled panels: group scales and mins become integers in units of one scale per row.
 
 use super::factors::{FactorEncoding, centre, outer_min, outer_scale};
-use super::format::{BLOCK, LINE, PackedFormat, STRIP, SUPER_BLOCK, StripSource, put_quants};
-use super::strip::RowScaledStrip;
+use super::format::{BLOCK, LINE, PANEL, PackedFormat, PanelSource, SUPER_BLOCK, put_quants};
+use super::panel::RowScaledPanel;
 use crate::simd::RowScaledDot;
 use base::quant::{BlockFormat, Codes, QuantBlock, half_to_f32};
 
@@ -22,7 +22,7 @@ fn largest_quant(format: &BlockFormat) -> f32 {
 }
 
 /// Scale and min of a group, so that a weight is `scale · quant + min`.
-fn group_factors(rows: &StripSource<'_>, block: &QuantBlock, group: usize) -> [f32; 2] {
+fn group_factors(rows: &PanelSource<'_>, block: &QuantBlock, group: usize) -> [f32; 2] {
     let [scale, min] = rows.source.factors(block, group);
     with_zero(&rows.format, scale, min)
 }
@@ -36,12 +36,12 @@ fn with_zero(format: &PackedFormat, scale: f32, min: f32) -> [f32; 2] {
     }
 }
 
-/// Packs a strip of up to sixteen rows.
+/// Packs a panel of up to sixteen rows.
 #[inline(always)]
-pub(super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut [u8]) {
+pub(super) fn pack_panel<S: RowScaledDot>(s: S, rows: PanelSource<'_>, out: &mut [u8]) {
     // The fast path needs all sixteen rows, within 2 GiB of each other.
     let len = rows.bytes.len();
-    let whole = len == STRIP * rows.row_bytes && i32::try_from(len).is_ok();
+    let whole = len == PANEL * rows.row_bytes && i32::try_from(len).is_ok();
     match rows.source.nibbles_at {
         Some(at) if whole => pack_lines(s, rows, at, out),
         _ => pack_rows(rows, out),
@@ -49,10 +49,10 @@ pub(super) fn pack_strip<S: RowScaledDot>(s: S, rows: StripSource<'_>, out: &mut
 }
 
 /// Packs sixteen rows of less than 2 GiB together, line by line. Their blocks must start with the f16 scale and
-/// min, and have their quants at `quants_at` in the order of a strip's lines.
+/// min, and have their quants at `quants_at` in the order of a panel's lines.
 #[inline(always)]
-fn pack_lines<S: RowScaledDot>(s: S, rows: StripSource<'_>, quants_at: usize, out: &mut [u8]) {
-    let layout = RowScaledStrip::new(&rows.format, rows.k);
+fn pack_lines<S: RowScaledDot>(s: S, rows: PanelSource<'_>, quants_at: usize, out: &mut [u8]) {
+    let layout = RowScaledPanel::new(&rows.format, rows.k);
     let (bytes, blocks) = (rows.source.bytes, rows.k / BLOCK);
     let most = largest_quant(rows.source);
     let format = rows.format;
@@ -61,7 +61,7 @@ fn pack_lines<S: RowScaledDot>(s: S, rows: StripSource<'_>, quants_at: usize, ou
         let (scale, min) = (half_to_f32(bits as u16), half_to_f32((bits >> 16) as u16));
         with_zero(&format, scale, min)
     };
-    let mut largest = [0; STRIP];
+    let mut largest = [0; PANEL];
     let mut bits = vec![[0u8; LINE]; blocks];
     assert!(
         i32::try_from(rows.len()).is_ok(),
@@ -71,8 +71,8 @@ fn pack_lines<S: RowScaledDot>(s: S, rows: StripSource<'_>, quants_at: usize, ou
         let from = &rows[block * bytes..];
         let quants = &mut out[layout.quants(block)..][..layout.block_bytes];
         assert!(
-            from.len() >= (STRIP - 1) * row_bytes + bytes
-                && quants_at + quants.len() / STRIP <= bytes
+            from.len() >= (PANEL - 1) * row_bytes + bytes
+                && quants_at + quants.len() / PANEL <= bytes
         );
         for (i, line) in quants.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
             // SAFETY: all sixteen rows have the block, as was just checked, and the block has the line.
@@ -87,7 +87,7 @@ fn pack_lines<S: RowScaledDot>(s: S, rows: StripSource<'_>, quants_at: usize, ou
             *largest = max_magnitude_bits(factors(u32::from_le_bytes(*bits)), most).max(*largest);
         }
     }
-    let mut inverses = [0.0; STRIP];
+    let mut inverses = [0.0; PANEL];
     let units = out[..LINE].as_chunks_mut::<4>().0.iter_mut();
     for ((inverse, unit), largest) in inverses.iter_mut().zip(units).zip(largest) {
         let value = row_scale(largest);
@@ -103,17 +103,17 @@ fn pack_lines<S: RowScaledDot>(s: S, rows: StripSource<'_>, quants_at: usize, ou
 }
 
 /// Packs rows one after the other.
-fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
-    let StripSource {
+fn pack_rows(rows: PanelSource<'_>, out: &mut [u8]) {
+    let PanelSource {
         source, format, k, ..
     } = rows;
-    let layout = RowScaledStrip::new(&format, k);
+    let layout = RowScaledPanel::new(&format, k);
     let (len, bytes) = (source.len, source.bytes);
     let (row_blocks, count) = (len / BLOCK, len / format.group);
     let limits = (largest_quant(source), centre(&format));
     debug_assert!(
-        rows.bytes.len() <= STRIP * rows.row_bytes,
-        "at most a strip of rows"
+        rows.bytes.len() <= PANEL * rows.row_bytes,
+        "at most a panel of rows"
     );
     let mut blocks = vec![QuantBlock::default(); k / len];
     for (r, row) in rows.bytes.chunks(rows.row_bytes).enumerate() {
@@ -171,7 +171,7 @@ fn pack_rows(rows: StripSource<'_>, out: &mut [u8]) {
 /// Writes the factors of a block of one group in a format with one level, for row `r`.
 #[inline(always)]
 fn put_factors(
-    layout: &RowScaledStrip,
+    layout: &RowScaledPanel,
     [scale, min]: [f32; 2],
     (most, centre): (f32, i32),
     inverse: f64,
@@ -185,13 +185,13 @@ fn put_factors(
         out[header + 4 * r..][..4].copy_from_slice(&pair);
     } else {
         let within = block & ((1 << layout.span_shift) - 1);
-        out[header + (within * STRIP + r) * 2..][..2].copy_from_slice(&pair[..2]);
+        out[header + (within * PANEL + r) * 2..][..2].copy_from_slice(&pair[..2]);
     }
 }
 
 /// Writes the inner factors of a super-block's groups and its outer factors, for row `r`.
 fn put_two_levels(
-    layout: &RowScaledStrip,
+    layout: &RowScaledPanel,
     block: &QuantBlock,
     inverse: f64,
     number: usize,
@@ -207,7 +207,7 @@ fn put_two_levels(
     match layout.encoding {
         FactorEncoding::TwoLevelPairs => {
             for group in 0..groups {
-                let to = &mut out[header + (group * STRIP + r) * 2..][..2];
+                let to = &mut out[header + (group * PANEL + r) * 2..][..2];
                 to.copy_from_slice(&[block.scales[group] as u8, block.mins[group] as u8]);
             }
             let to = &mut out[outer + 4 * r..][..4];
@@ -216,7 +216,7 @@ fn put_two_levels(
         }
         FactorEncoding::TwoLevelScales => {
             for group in 0..groups {
-                out[header + group * STRIP + r] = block.scales[group] as u8;
+                out[header + group * PANEL + r] = block.scales[group] as u8;
             }
             let factor = integer(outer_scale(layout.encoding, step(block.scale)));
             out[outer + 2 * r..][..2].copy_from_slice(&factor);

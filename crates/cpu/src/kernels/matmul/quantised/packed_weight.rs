@@ -1,7 +1,7 @@
 //! Packed weights: cached per process, mapped from a packed file, or packed on all threads.
 
 use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
-use super::weight_source::{PackStrip, WeightSource};
+use super::weight_source::{PackPanel, WeightSource};
 use crate::kernels::Context;
 use backend::{BackendError, BackendErrorKind, CompileOptions, ProgressCallback};
 use base::{Bytes, DType};
@@ -147,27 +147,27 @@ fn verify(
     mapped.into_iter().zip(damaged).map(intact).collect()
 }
 
-/// Packs weights one after the other in one allocation, their strips on all threads.
+/// Packs weights one after the other in one allocation, their panels on all threads.
 fn pack(weights: &[&WeightSource<'_>], ctx: &Context<'_>, progress: &Progress<'_>) -> Vec<Bytes> {
     let sizes = weights.iter().map(|weight| weight.packed_bytes());
     let all = Bytes::filled(sizes.clone().sum(), |mut rest| {
-        let mut strips = Vec::new();
+        let mut panels = Vec::new();
         for weight in weights {
             let (own, others) = rest.split_at_mut(weight.packed_bytes());
             rest = others;
-            let strip_bytes = weight.format.strip_bytes(weight.k);
-            let own = own.chunks_mut(strip_bytes.max(1)).map(Mutex::new);
-            strips.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
+            let panel_bytes = weight.format.panel_bytes(weight.k);
+            let own = own.chunks_mut(panel_bytes.max(1)).map(Mutex::new);
+            panels.extend(own.enumerate().map(|(i, out)| (*weight, i, out)));
         }
-        ctx.threads.run(strips.len(), &|task, _| {
-            let (weight, strip, out) = &strips[task];
+        ctx.threads.run(panels.len(), &|task, _| {
+            let (weight, panel, out) = &panels[task];
             if progress.stopped() {
                 return;
             }
-            let mut out = out.lock().expect("each strip is packed once");
-            ctx.isa.run_integers(PackStrip {
+            let mut out = out.lock().expect("each panel is packed once");
+            ctx.isa.run_integers(PackPanel {
                 weight,
-                strip: *strip,
+                panel: *panel,
                 out: &mut out,
             });
             progress.add(out.len());

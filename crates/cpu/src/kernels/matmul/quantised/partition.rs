@@ -1,42 +1,42 @@
 //! Divides fused products into tasks, and derives the spans that each thread prefetches.
 
-use super::format::STRIP;
+use super::format::PANEL;
 use super::{MAX_FUSED_PRODUCTS, QuantisedLinear};
 use crate::prefetch::{Span, SpanList};
 use base::gate::chunk_start;
 use std::ops::Range;
 
-/// Tasks per thread if they may have any number of strips.
+/// Tasks per thread if they may have any number of panels.
 const VECTOR_TASKS_PER_THREAD: usize = 4;
 
-/// The strips of fused products divided evenly into tasks: product after product, or the same strips of two products.
+/// The panels of fused products divided evenly into tasks: product after product, or the same panels of two products.
 #[derive(Clone, Copy)]
-pub(super) struct StripPartition {
-    /// Strips of every product.
-    strips: [usize; MAX_FUSED_PRODUCTS],
-    /// The number of strips that are divided, and the number of tasks.
+pub(super) struct PanelPartition {
+    /// Panels of every product.
+    panels: [usize; MAX_FUSED_PRODUCTS],
+    /// The number of panels that are divided, and the number of tasks.
     all: usize,
     tasks: usize,
-    /// Whether a task has the same strips of the first two products; there are no other products then.
+    /// Whether a task has the same panels of the first two products; there are no other products then.
     paired: bool,
 }
 
-impl StripPartition {
-    /// Divides the strips of all products, product after product.
+impl PanelPartition {
+    /// Divides the panels of all products, product after product.
     pub(super) fn sequential<T>(
         parts: &[(QuantisedLinear, T)],
-        max_strips: Option<usize>,
+        max_panels: Option<usize>,
         threads: usize,
-    ) -> StripPartition {
-        let mut strips = [0; MAX_FUSED_PRODUCTS];
-        for (to, (part, _)) in strips.iter_mut().zip(parts) {
-            *to = part.n.div_ceil(STRIP);
+    ) -> PanelPartition {
+        let mut panels = [0; MAX_FUSED_PRODUCTS];
+        for (to, (part, _)) in panels.iter_mut().zip(parts) {
+            *to = part.n.div_ceil(PANEL);
         }
-        let all = strips.iter().sum();
-        StripPartition {
-            strips,
+        let all = panels.iter().sum();
+        PanelPartition {
+            panels,
             all,
-            tasks: tasks(all, max_strips, threads),
+            tasks: tasks(all, max_panels, threads),
             paired: false,
         }
     }
@@ -45,14 +45,14 @@ impl StripPartition {
     /// scratch does not hold a task's columns for every thread.
     pub(super) fn paired(
         part: &QuantisedLinear,
-        max_strips: Option<usize>,
+        max_panels: Option<usize>,
         threads: usize,
-    ) -> Option<StripPartition> {
-        let strips = part.n.div_ceil(STRIP);
-        let partition = StripPartition {
-            strips: [strips; MAX_FUSED_PRODUCTS],
-            all: strips,
-            tasks: tasks(strips, max_strips, threads),
+    ) -> Option<PanelPartition> {
+        let panels = part.n.div_ceil(PANEL);
+        let partition = PanelPartition {
+            panels: [panels; MAX_FUSED_PRODUCTS],
+            all: panels,
+            tasks: tasks(panels, max_panels, threads),
             paired: true,
         };
         (threads * 2 * partition.columns() <= part.n).then_some(partition)
@@ -60,31 +60,31 @@ impl StripPartition {
 
     /// The most columns of a task.
     pub(super) fn columns(&self) -> usize {
-        self.all.div_ceil(self.tasks) * STRIP
+        self.all.div_ceil(self.tasks) * PANEL
     }
 
     pub(super) fn tasks(&self) -> usize {
         self.tasks
     }
 
-    /// The strips of a task, numbered through all products.
-    fn strips(&self, task: usize) -> Range<usize> {
+    /// The panels of a task, numbered through all products.
+    fn panels(&self, task: usize) -> Range<usize> {
         let start = |task| chunk_start(self.all, self.tasks, task);
         start(task)..start(task + 1)
     }
 
-    /// The products that a task has strips of, with the strips.
+    /// The products that a task has panels of, with the panels.
     pub(super) fn task(&self, task: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let (strips, paired) = (self.strips(task), self.paired);
+        let (panels, paired) = (self.panels(task), self.paired);
         let mut first = 0;
-        let parts = self.strips.into_iter().enumerate();
+        let parts = self.panels.into_iter().enumerate();
         let parts = parts.take(if paired { 2 } else { MAX_FUSED_PRODUCTS });
         parts.filter_map(move |(part, count)| {
             let own = if paired {
-                strips.clone()
+                panels.clone()
             } else {
-                let within = |strip: usize| strip.clamp(first, first + count) - first;
-                let own = within(strips.start)..within(strips.end);
+                let within = |panel: usize| panel.clamp(first, first + count) - first;
+                let own = within(panels.start)..within(panels.end);
                 first += count;
                 own
             };
@@ -93,13 +93,13 @@ impl StripPartition {
     }
 }
 
-/// The number of tasks for this many strips: the same number for every thread.
-fn tasks(strips: usize, max_strips: Option<usize>, threads: usize) -> usize {
-    let each = match max_strips {
-        Some(most) => strips.div_ceil(threads * most),
+/// The number of tasks for this many panels: the same number for every thread.
+fn tasks(panels: usize, max_panels: Option<usize>, threads: usize) -> usize {
+    let each = match max_panels {
+        Some(most) => panels.div_ceil(threads * most),
         None => VECTOR_TASKS_PER_THREAD,
     };
-    (threads * each).clamp(1, strips.max(1))
+    (threads * each).clamp(1, panels.max(1))
 }
 
 /// The spans of packed weights that every thread reads in its own chunk, before any stealing.
@@ -111,15 +111,15 @@ pub(crate) fn prefetch_spans(
     let paired = parts
         .first()
         .filter(|_| gated)
-        .and_then(|(part, _)| StripPartition::paired(part, None, threads));
-    let partition = paired.unwrap_or_else(|| StripPartition::sequential(parts, None, threads));
+        .and_then(|(part, _)| PanelPartition::paired(part, None, threads));
+    let partition = paired.unwrap_or_else(|| PanelPartition::sequential(parts, None, threads));
     let tasks = |thread| chunk_start(partition.tasks(), threads, thread);
     let plan = |thread| {
         let pieces = (tasks(thread)..tasks(thread + 1)).flat_map(|task| partition.task(task));
-        let span = |(part, strips): (usize, Range<usize>)| {
+        let span = |(part, panels): (usize, Range<usize>)| {
             let (linear, weight): &(QuantisedLinear, usize) = &parts[part];
-            let bytes = linear.format.strip_bytes(linear.k);
-            Span::new(weight + strips.start * bytes, strips.len() * bytes)
+            let bytes = linear.format.panel_bytes(linear.k);
+            Span::new(weight + panels.start * bytes, panels.len() * bytes)
         };
         pieces.map(span).collect()
     };
@@ -146,27 +146,27 @@ mod tests {
     fn tasks_are_even_and_fit_the_scratch() {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[16], &[1536, 1536]] {
             let parts: Vec<_> = sizes.iter().map(|n| (linear(*n), ())).collect();
-            for (threads, max_strips) in
+            for (threads, max_panels) in
                 (1..=9).flat_map(|n| [(n, None), (n, Some(4)), (n, Some(8))])
             {
-                let paired = StripPartition::paired(&parts[0].0, max_strips, threads);
+                let paired = PanelPartition::paired(&parts[0].0, max_panels, threads);
                 for partition in [
-                    Some(StripPartition::sequential(&parts, max_strips, threads)),
+                    Some(PanelPartition::sequential(&parts, max_panels, threads)),
                     paired,
                 ] {
                     let Some(partition) = partition else { continue };
-                    let strips = (0..partition.tasks()).map(|task| partition.strips(task).len());
-                    let (least, most) = (strips.clone().min(), strips.max().unwrap_or(0));
+                    let panels = (0..partition.tasks()).map(|task| partition.panels(task).len());
+                    let (least, most) = (panels.clone().min(), panels.max().unwrap_or(0));
                     assert!(least.is_some_and(|least| least > 0 && most <= least + 1));
-                    assert!(most * STRIP <= partition.columns());
-                    assert!(max_strips.is_none_or(|allowed| most <= allowed));
+                    assert!(most * PANEL <= partition.columns());
+                    assert!(max_panels.is_none_or(|allowed| most <= allowed));
                 }
             }
         }
     }
 
     #[test]
-    fn threads_prefetch_every_strip_once() {
+    fn threads_prefetch_every_panel_once() {
         for sizes in [&[576, 192, 192][..], &[49_152], &[40], &[1536, 1536]] {
             for threads in 1..=5 {
                 for gated in [false, sizes.len() == 2] {
@@ -182,9 +182,9 @@ mod tests {
                         end = Some(start + len);
                     }
                     let read: usize = all.iter().map(|(_, len)| len).sum();
-                    let bytes = parts[0].0.format.strip_bytes(64);
-                    let strips: usize = sizes.iter().map(|n| n.div_ceil(STRIP)).sum();
-                    assert_eq!(read, strips * bytes);
+                    let bytes = parts[0].0.format.panel_bytes(64);
+                    let panels: usize = sizes.iter().map(|n| n.div_ceil(PANEL)).sum();
+                    assert_eq!(read, panels * bytes);
                 }
             }
         }

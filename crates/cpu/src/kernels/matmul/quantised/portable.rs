@@ -2,9 +2,9 @@
 
 use super::byte_quants::quant_lines;
 use super::factors::centre;
-use super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP};
-use super::strip::{RowScaledStrip, StripReader, block_lines};
-use super::weight_source::{PackStrip, WeightSource};
+use super::format::{BLOCK, LINE, PANEL, PackedFormat, Quant};
+use super::panel::{PanelReader, RowScaledPanel, block_lines};
+use super::weight_source::{PackPanel, WeightSource};
 use crate::isa::Isa;
 use crate::simd::Generic;
 use base::{Bytes, DType};
@@ -30,8 +30,8 @@ pub enum PackedWeightKind {
 }
 
 impl PackedWeightKind {
-    /// Rows of a strip.
-    pub const STRIP: usize = STRIP;
+    /// Rows of a panel.
+    pub const PANEL: usize = PANEL;
 
     /// The kind of a weight of this type; `None` if the type is not quantised.
     pub fn of(dtype: DType) -> Option<PackedWeightKind> {
@@ -54,25 +54,25 @@ impl PackedWeightKind {
 
 /// Sixteen rows of a quantised weight. Missing rows are zeros.
 #[derive(Clone, Debug, Default)]
-pub struct PlainStrip {
+pub struct PlainPanel {
     /// The scale of every row.
-    pub units: [f32; STRIP],
+    pub units: [f32; PANEL],
     /// The quants of every input; indices if they are in a table.
-    pub quants: Vec<[u8; STRIP]>,
+    pub quants: Vec<[u8; PANEL]>,
     /// Scale and min of every group; of byte quants the factor, twice.
-    pub factors: Vec<[[i16; 2]; STRIP]>,
+    pub factors: Vec<[[i16; 2]; PANEL]>,
 }
 
-/// Packs the strips of a quantised weight `[n, k]`, in order; `each` receives every strip.
+/// Packs the panels of a quantised weight `[n, k]`, in order; `each` receives every panel.
 ///
 /// # Panics
 /// If the type is not quantised, or `rows` are not `n` rows of it.
-pub fn plain_strips(
+pub fn plain_panels(
     dtype: DType,
     rows: &Bytes,
     n: usize,
     k: usize,
-    mut each: impl FnMut(&PlainStrip),
+    mut each: impl FnMut(&PlainPanel),
 ) {
     let format = PackedFormat::of(dtype).expect("a quantised type");
     assert_eq!(Some(rows.len()), dtype.row_bytes(k).map(|row| row * n));
@@ -83,31 +83,31 @@ pub fn plain_strips(
         n,
         k,
     };
-    let mut packed = vec![0; format.strip_bytes(k)];
-    let mut plain = PlainStrip::default();
-    for strip in 0..n.div_ceil(STRIP) {
+    let mut packed = vec![0; format.panel_bytes(k)];
+    let mut plain = PlainPanel::default();
+    for panel in 0..n.div_ceil(PANEL) {
         packed.fill(0);
-        Isa::GENERIC.run_integers(PackStrip {
+        Isa::GENERIC.run_integers(PackPanel {
             weight: &weight,
-            strip,
+            panel,
             out: &mut packed,
         });
-        plain_strip(&format, k, &packed, &mut plain);
+        plain_panel(&format, k, &packed, &mut plain);
         each(&plain);
     }
 }
 
-/// The integers of a packed strip.
-fn plain_strip(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainStrip) {
-    let layout = RowScaledStrip::new(format, k);
-    assert_eq!(packed.len(), layout.bytes, "a strip");
+/// The integers of a packed panel.
+fn plain_panel(format: &PackedFormat, k: usize, packed: &[u8], out: &mut PlainPanel) {
+    let layout = RowScaledPanel::new(format, k);
+    assert_eq!(packed.len(), layout.bytes, "a panel");
     let units = packed[..LINE].as_chunks::<4>().0;
     out.units = std::array::from_fn(|r| f32::from_le_bytes(units[r]));
     out.quants.clear();
     out.factors.clear();
-    let mut reader = StripReader::new(packed.as_ptr(), &layout, 0);
+    let mut reader = PanelReader::new(packed.as_ptr(), &layout, 0);
     for _ in 0..k / BLOCK {
-        // SAFETY: the strip has as many blocks, as its size says.
+        // SAFETY: the panel has as many blocks, as its size says.
         let (lines, factors) = unsafe {
             match layout.quant {
                 Quant::Nibble => plain_block::<0>(&mut reader, block_lines::<Generic, 0>),
@@ -137,18 +137,18 @@ unsafe fn byte_lines(s: Generic, quants: *const u8) -> [[u8; LINE]; 8] {
 /// The lines of the next block's quants, and its factors.
 ///
 /// # Safety
-/// As for [`StripReader::next`].
+/// As for [`PanelReader::next`].
 unsafe fn plain_block<const UPPER: usize>(
-    reader: &mut StripReader,
+    reader: &mut PanelReader,
     lines: unsafe fn(Generic, *const u8) -> [[u8; LINE]; 8],
-) -> ([[u8; LINE]; 8], [[[i16; 2]; STRIP]; 2]) {
+) -> ([[u8; LINE]; 8], [[[i16; 2]; PANEL]; 2]) {
     // SAFETY: as the caller guarantees.
     unsafe {
         let block = reader.next::<Generic, UPPER>(Generic, 1);
         let lines = lines(Generic, block.quants);
         let factors = |group: usize| {
             let line = block.factors.add(group * LINE);
-            line.cast::<[[i16; 2]; STRIP]>().read_unaligned()
+            line.cast::<[[i16; 2]; PANEL]>().read_unaligned()
         };
         let later = BLOCK / reader.layout().group - 1;
         (lines, [factors(0), factors(later)])

@@ -1,7 +1,7 @@
 //! A product, and the part of it that one thread computes.
 
 use super::activations::RowScaledActivations;
-use super::format::{PackedFormat, STRIP};
+use super::format::{PANEL, PackedFormat};
 use crate::kernels::matmul::LinearOperands;
 use crate::kernels::matmul::epilogue::OutputTile;
 use crate::prefetch::PrefetchPlan;
@@ -17,56 +17,56 @@ pub(crate) struct QuantisedLinear {
     pub(crate) format: PackedFormat,
 }
 
-/// Strips of one product that one thread multiplies.
-pub(super) struct StripTask<'a> {
+/// Panels of one product that one thread multiplies.
+pub(super) struct PanelTask<'a> {
     pub(super) linear: QuantisedLinear,
     pub(super) operands: &'a LinearOperands,
     pub(super) activations: RowScaledActivations,
-    pub(super) strips: Range<usize>,
+    pub(super) panels: Range<usize>,
     pub(super) output: OutputTile,
     /// The memory that this thread prefetches.
     pub(super) prefetch_plan: &'a PrefetchPlan,
-    /// The thread's scratch for expanded strips.
+    /// The thread's scratch for expanded panels.
     pub(super) expanded: *mut u8,
 }
 
-impl StripTask<'_> {
-    /// The address where a strip of a row of the product is stored.
+impl PanelTask<'_> {
+    /// The address where a panel of a row of the product is stored.
     ///
     /// # Safety
-    /// The strip must be one of the task's, the row one of the product's.
+    /// The panel must be one of the task's, the row one of the product's.
     #[inline(always)]
-    unsafe fn output_address(&self, row: usize, strip: usize) -> *mut f32 {
+    unsafe fn output_address(&self, row: usize, panel: usize) -> *mut f32 {
         let OutputTile { out, first, stride } = self.output;
         // SAFETY: as the caller guarantees.
-        unsafe { out.add(row * stride + strip * STRIP - first) }
+        unsafe { out.add(row * stride + panel * PANEL - first) }
     }
 }
 
 /// Stores up to sixteen outputs of one row, with bias and residual added.
 ///
 /// # Safety
-/// The strip must be one of the task's, the row one of the product's.
+/// The panel must be one of the task's, the row one of the product's.
 #[inline(always)]
 pub(super) unsafe fn write<S: Simd>(
     s: S,
-    task: &StripTask<'_>,
+    task: &PanelTask<'_>,
     row: usize,
-    strip: usize,
+    panel: usize,
     mut values: S::V,
 ) {
     let (n, epilogue) = (task.linear.n, &task.operands.epilogue);
-    let first = strip * STRIP;
-    let count = (n - first).min(STRIP);
+    let first = panel * PANEL;
+    let count = (n - first).min(PANEL);
     // SAFETY: the caller guarantees the row; no column past the last is touched.
     unsafe {
-        let to = task.output_address(row, strip);
+        let to = task.output_address(row, panel);
         for (from, at) in [
             (epilogue.bias, first),
             (epilogue.stored_residual(), row * n + first),
         ] {
             if !from.is_null() {
-                let more = if count == STRIP {
+                let more = if count == PANEL {
                     s.load(from.add(at))
                 } else {
                     s.load_part(from.add(at), count)
@@ -74,7 +74,7 @@ pub(super) unsafe fn write<S: Simd>(
                 values = s.add(values, more);
             }
         }
-        if count == STRIP {
+        if count == PANEL {
             s.store(to, values);
         } else {
             s.store_part(to, values, count);

@@ -1,16 +1,16 @@
-//! Strips times many rows of activations, on AMX tiles.
+//! Panels times many rows of activations, on AMX tiles.
 //!
-//! Weights are expanded to two-byte integers, a chunk of a strip at a time: it stays in L1 while all rows are multiplied
-//! with it, and a chunk of all activations stays in L2 while the strips of a task pass. The tiles compute the same exact
+//! Weights are expanded to two-byte integers, a chunk of a panel at a time: it stays in L1 while all rows are multiplied
+//! with it, and a chunk of all activations stays in L2 while the panels of a task pass. The tiles compute the same exact
 //! sums as the vector microkernel, and the f32 operations that follow are the same in the same order, so both paths are
 //! bit-identical.
 
 use super::activations::{CHUNK, TILE};
 use super::byte_quants::{expand_line, quant_lines, stored_lines};
 use super::factors::CENTRES;
-use super::format::{BLOCK, LINE, Quant, STRIP};
-use super::strip::{RowScaledStrip, StripBlocks, StripReader, block_lines};
-use super::task::{QuantisedLinear, StripTask, write};
+use super::format::{BLOCK, LINE, PANEL, Quant};
+use super::panel::{PanelBlocks, PanelReader, RowScaledPanel, block_lines};
+use super::task::{PanelTask, QuantisedLinear, write};
 use crate::prefetch::{Prefetcher, prefetch_line};
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, ByteLines, Simd, TileKernel};
@@ -20,7 +20,7 @@ type S = Avx512<true>;
 
 /// Bytes of a step of 64 inputs: a tile of high and a tile of low bytes.
 const STEP: usize = 2 * TILE_ROWS * LINE;
-/// Bytes of an expanded chunk of a strip.
+/// Bytes of an expanded chunk of a panel.
 const EXPANDED: usize = CHUNK / TILE * STEP;
 /// Rows that are converted to f32 during a step of the next tile.
 const ROWS_PER_STEP: usize = 2;
@@ -30,37 +30,37 @@ const PRODUCTS: usize = 4 * TILE_ROWS * TILE_ROWS;
 #[repr(align(64))]
 struct PlaneProducts([[i32; PRODUCTS]; 2]);
 
-/// Strips of a task if all activations stay in L2, and otherwise: the first strip reads every chunk of them from L3.
-const RESIDENT_STRIPS: usize = 8;
-const STREAMED_STRIPS: usize = 32;
+/// Panels of a task if all activations stay in L2, and otherwise: the first panel reads every chunk of them from L3.
+const RESIDENT_PANELS: usize = 8;
+const STREAMED_PANELS: usize = 32;
 /// The most bytes of activations that stay in L2 from task to task.
 const RESIDENT_BYTES: usize = 1 << 20;
 
-/// The most strips of a task.
-pub(super) fn max_strips(linear: &QuantisedLinear) -> usize {
+/// The most panels of a task.
+pub(super) fn max_panels(linear: &QuantisedLinear) -> usize {
     if linear.m * linear.k * size_of::<i16>() <= RESIDENT_BYTES {
-        RESIDENT_STRIPS
+        RESIDENT_PANELS
     } else {
-        STREAMED_STRIPS
+        STREAMED_PANELS
     }
 }
 
-/// Bytes of the sums of a strip.
-fn strip_sums_bytes(linear: &QuantisedLinear) -> usize {
-    linear.m.next_multiple_of(TILE_ROWS) * STRIP * size_of::<f32>()
+/// Bytes of the sums of a panel.
+fn panel_sums_bytes(linear: &QuantisedLinear) -> usize {
+    linear.m.next_multiple_of(TILE_ROWS) * PANEL * size_of::<f32>()
 }
 
 /// Bytes of a thread's scratch for a task: an expanded chunk, and the sums of earlier chunks.
 pub(super) fn scratch_bytes(linear: &QuantisedLinear) -> usize {
     let sums = match linear.k {
         ..=CHUNK => 0,
-        _ => max_strips(linear) * strip_sums_bytes(linear),
+        _ => max_panels(linear) * panel_sums_bytes(linear),
     };
     EXPANDED + sums
 }
 
-/// The AMX kernel for the strips of a task and all rows of activations.
-pub(super) struct RowScaledTiles<'a>(pub(super) StripTask<'a>);
+/// The AMX kernel for the panels of a task and all rows of activations.
+pub(super) struct RowScaledTiles<'a>(pub(super) PanelTask<'a>);
 
 impl TileKernel for RowScaledTiles<'_> {
     #[inline(always)]
@@ -71,10 +71,10 @@ impl TileKernel for RowScaledTiles<'_> {
     }
 }
 
-/// A chunk of a strip that is multiplied with all rows.
+/// A chunk of a panel that is multiplied with all rows.
 struct ChunkTask<'a> {
-    task: &'a StripTask<'a>,
-    strip: usize,
+    task: &'a PanelTask<'a>,
+    panel: usize,
     chunk: usize,
     /// The sums of earlier chunks, of sixteen columns for each row.
     sums: *mut f32,
@@ -82,13 +82,13 @@ struct ChunkTask<'a> {
 }
 
 /// # Safety
-/// As for [`QuantisedLinear::run`], within the task's strips; tiles must be available.
+/// As for [`QuantisedLinear::run`], within the task's panels; tiles must be available.
 #[inline(always)]
-unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
+unsafe fn run_chunks(s: S, task: &PanelTask<'_>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let layout = RowScaledStrip::new(&linear.format, linear.k);
-    let strip_sums = linear.m.next_multiple_of(TILE_ROWS) * STRIP;
+    let layout = RowScaledPanel::new(&linear.format, linear.k);
+    let panel_sums = linear.m.next_multiple_of(TILE_ROWS) * PANEL;
     let mut products = PlaneProducts([[0; PRODUCTS]; 2]);
     // SAFETY: as the caller guarantees; sixteen rows of activations are laid out from every multiple of sixteen on.
     unsafe {
@@ -103,28 +103,28 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
             let lines_per_tile = chunk_bytes
                 .div_ceil(LINE)
                 .div_ceil(linear.m.div_ceil(TILE_ROWS));
-            for (i, strip) in task.strips.clone().enumerate() {
-                let from = task.operands.weight.add(strip * layout.bytes);
-                let mut reader = StripReader::new(from, &layout, inputs.start / BLOCK);
+            for (i, panel) in task.panels.clone().enumerate() {
+                let from = task.operands.weight.add(panel * layout.bytes);
+                let mut reader = PanelReader::new(from, &layout, inputs.start / BLOCK);
                 expand_inputs(s, &mut reader, None, inputs.len(), weights);
                 let chunk_task = ChunkTask {
                     task,
-                    strip,
+                    panel,
                     chunk,
-                    sums: sums.add(i * strip_sums),
+                    sums: sums.add(i * panel_sums),
                     units: s.load(from.cast()),
                 };
-                // The loop expands the same chunk of the next strip next. After the last strip it starts the next chunk; after the
-                // last chunk, the thread's next task starts with the strip that follows.
-                let (next_strip, next_input) = if strip + 1 < task.strips.end {
-                    (strip + 1, inputs.start)
+                // The loop expands the same chunk of the next panel next. After the last panel it starts the next chunk; after the
+                // last chunk, the thread's next task starts with the panel that follows.
+                let (next_panel, next_input) = if panel + 1 < task.panels.end {
+                    (panel + 1, inputs.start)
                 } else if !is_last_chunk {
-                    (task.strips.start, inputs.end)
+                    (task.panels.start, inputs.end)
                 } else {
-                    (strip + 1, 0)
+                    (panel + 1, 0)
                 };
                 let next_chunk = task.operands.weight.addr()
-                    + next_strip * layout.bytes
+                    + next_panel * layout.bytes
                     + layout.header((next_input / BLOCK) >> layout.span_shift);
                 let mut pending: Option<usize> = None;
                 for (turn, first) in (0..linear.m).step_by(TILE_ROWS).enumerate() {
@@ -139,7 +139,7 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
                         prefetch_line(next_chunk + line * LINE);
                     }
                     if is_last_chunk {
-                        prefetch_residual(task, first, strip);
+                        prefetch_residual(task, first, panel);
                     }
                     let mut row = 0;
                     for step in 0..steps {
@@ -173,13 +173,13 @@ unsafe fn run_chunks(s: S, task: &StripTask<'_>) {
     }
 }
 
-/// Prefetches the residual that is added to a strip of a tile of rows.
+/// Prefetches the residual that is added to a panel of a tile of rows.
 #[inline(always)]
-fn prefetch_residual(task: &StripTask<'_>, first: usize, strip: usize) {
+fn prefetch_residual(task: &PanelTask<'_>, first: usize, panel: usize) {
     let (linear, residual) = (&task.linear, task.operands.epilogue.stored_residual());
     if !residual.is_null() {
         for row in first..linear.m.min(first + TILE_ROWS) {
-            let at = row * linear.n + strip * STRIP;
+            let at = row * linear.n + panel * PANEL;
             prefetch_line(residual.wrapping_add(at).addr());
         }
     }
@@ -198,7 +198,7 @@ impl ChunkTask<'_> {
             let number =
                 s.products_to_f32(products.add(row * TILE_ROWS), 2 * TILE_ROWS * TILE_ROWS);
             let scale = s.splat(*x.scale(first + row, self.chunk));
-            let sums = self.sums.add((first + row) * STRIP);
+            let sums = self.sums.add((first + row) * PANEL);
             let before = if self.chunk == 0 {
                 s.zero()
             } else {
@@ -212,7 +212,7 @@ impl ChunkTask<'_> {
                     s,
                     self.task,
                     first + row,
-                    self.strip,
+                    self.panel,
                     s.mul(sum, self.units),
                 );
             }
@@ -220,15 +220,15 @@ impl ChunkTask<'_> {
     }
 }
 
-/// Expands the next inputs of a packed strip to two-byte integers: for every 64 inputs, a tile of high and a tile of low
+/// Expands the next inputs of a packed panel to two-byte integers: for every 64 inputs, a tile of high and a tile of low
 /// bytes. Prefetches along the prefetcher's plan, if there is one.
 ///
 /// # Safety
-/// The reader's strip must have `inputs` more inputs, and their integers fit at `to`.
+/// The reader's panel must have `inputs` more inputs, and their integers fit at `to`.
 #[inline(always)]
 pub(super) unsafe fn expand_inputs(
     s: S,
-    reader: &mut StripReader,
+    reader: &mut PanelReader,
     prefetcher: Option<&mut Prefetcher<'_>>,
     inputs: usize,
     to: *mut u8,
@@ -256,16 +256,16 @@ trait ExpandBlock {
     /// The block and its factors must be readable, and the lines writable.
     unsafe fn block(
         s: S,
-        layout: &RowScaledStrip,
+        layout: &RowScaledPanel,
         quants: *const u8,
         factors: *const u8,
         to: *mut u8,
     );
-    /// As [`StripReader::next`].
+    /// As [`PanelReader::next`].
     ///
     /// # Safety
-    /// As for [`StripReader::next`].
-    unsafe fn next(s: S, reader: &mut StripReader, most: usize) -> StripBlocks;
+    /// As for [`PanelReader::next`].
+    unsafe fn next(s: S, reader: &mut PanelReader, most: usize) -> PanelBlocks;
 }
 
 /// Quants with `UPPER` bits above the fourth.
@@ -275,7 +275,7 @@ impl<const UPPER: usize> ExpandBlock for ExpandBits<UPPER> {
     const LINES: usize = 4 + UPPER;
 
     #[inline(always)]
-    unsafe fn next(s: S, reader: &mut StripReader, most: usize) -> StripBlocks {
+    unsafe fn next(s: S, reader: &mut PanelReader, most: usize) -> PanelBlocks {
         // SAFETY: as the caller guarantees.
         unsafe { reader.next::<S, UPPER>(s, most) }
     }
@@ -283,7 +283,7 @@ impl<const UPPER: usize> ExpandBlock for ExpandBits<UPPER> {
     #[inline(always)]
     unsafe fn block(
         s: S,
-        layout: &RowScaledStrip,
+        layout: &RowScaledPanel,
         quants: *const u8,
         factors: *const u8,
         to: *mut u8,
@@ -307,7 +307,7 @@ impl<const TABLE: bool> ExpandBlock for ExpandBytes<TABLE> {
     const LINES: usize = stored_lines(TABLE);
 
     #[inline(always)]
-    unsafe fn next(s: S, reader: &mut StripReader, most: usize) -> StripBlocks {
+    unsafe fn next(s: S, reader: &mut PanelReader, most: usize) -> PanelBlocks {
         // SAFETY: as the caller guarantees.
         unsafe { reader.next::<S, 0>(s, most) }
     }
@@ -315,7 +315,7 @@ impl<const TABLE: bool> ExpandBlock for ExpandBytes<TABLE> {
     #[inline(always)]
     unsafe fn block(
         s: S,
-        layout: &RowScaledStrip,
+        layout: &RowScaledPanel,
         quants: *const u8,
         factors: *const u8,
         to: *mut u8,
@@ -339,7 +339,7 @@ impl<const TABLE: bool> ExpandBlock for ExpandBytes<TABLE> {
 #[inline(always)]
 unsafe fn expand<E: ExpandBlock>(
     s: S,
-    reader: &mut StripReader,
+    reader: &mut PanelReader,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
     inputs: usize,
     to: *mut u8,

@@ -1,4 +1,4 @@
-//! Strips times few rows of activations on AMX tiles, with the expansion pipelined.
+//! Panels times few rows of activations on AMX tiles, with the expansion pipelined.
 //!
 //! As in `tiles`, weights are expanded to two-byte integers and sums are exact, so the result is bit-identical. Here
 //! each step is multiplied as soon as its stores are visible to tile loads, so that expansion and products overlap. Up to
@@ -6,8 +6,8 @@
 
 use super::activations::{HALF_TILE_ROWS, TILE};
 use super::format::{BLOCK, LINE};
-use super::strip::{RowScaledStrip, StripReader};
-use super::task::{StripTask, write};
+use super::panel::{PanelReader, RowScaledPanel};
+use super::task::{PanelTask, write};
 use super::tiles::expand_inputs;
 use crate::simd::amx::{AmxTiles, TILE_ROWS};
 use crate::simd::{Avx512, Simd, TileKernel};
@@ -28,8 +28,8 @@ struct ExpandRing {
     products: [i32; 4 * TILE_ROWS * TILE_ROWS],
 }
 
-/// The AMX kernel for the strips of a task and up to sixteen rows of activations.
-pub(super) struct RowScaledSmallM<'a>(pub(super) StripTask<'a>);
+/// The AMX kernel for the panels of a task and up to sixteen rows of activations.
+pub(super) struct RowScaledSmallM<'a>(pub(super) PanelTask<'a>);
 
 impl TileKernel for RowScaledSmallM<'_> {
     #[inline(always)]
@@ -38,23 +38,23 @@ impl TileKernel for RowScaledSmallM<'_> {
         // guarantees the operands.
         unsafe {
             if self.0.linear.m <= HALF_TILE_ROWS {
-                run_strips::<HALF_TILE_ROWS>(s, &self.0);
+                run_panels::<HALF_TILE_ROWS>(s, &self.0);
             } else {
-                run_strips::<TILE_ROWS>(s, &self.0);
+                run_panels::<TILE_ROWS>(s, &self.0);
             }
         }
     }
 }
 
-/// Multiplies all strips with up to `ROWS` rows, eight or sixteen.
+/// Multiplies all panels with up to `ROWS` rows, eight or sixteen.
 ///
 /// # Safety
-/// As for [`super::task::QuantisedLinear::run`], within the task's strips.
+/// As for [`super::task::QuantisedLinear::run`], within the task's panels.
 #[inline(always)]
-unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_>) {
+unsafe fn run_panels<const ROWS: usize>(s: S, task: &PanelTask<'_>) {
     let linear = &task.linear;
     let x = &task.activations;
-    let layout = RowScaledStrip::new(&linear.format, linear.k);
+    let layout = RowScaledPanel::new(&linear.format, linear.k);
     let mut prefetcher = task.prefetch_plan.prefetcher();
     let mut ring = ExpandRing {
         weights: [[0; STEP]; PIPELINE_STEPS + 1],
@@ -63,11 +63,11 @@ unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_>) {
     // SAFETY: as the caller guarantees; sixteen rows are laid out, used or not.
     unsafe {
         let tiles = AmxTiles::new();
-        for strip in task.strips.clone() {
-            let from = task.operands.weight.add(strip * layout.bytes);
+        for panel in task.panels.clone() {
+            let from = task.operands.weight.add(panel * layout.bytes);
             let units = s.load(from.cast());
             prefetcher.consumed(layout.spans);
-            let mut reader = StripReader::new(from, &layout, 0);
+            let mut reader = PanelReader::new(from, &layout, 0);
             let mut sums = [s.zero(); ROWS];
             for (chunk, inputs) in x.layout.chunk_ranges().enumerate() {
                 let x_tiles = x.line(0, inputs.start / BLOCK).cast_const();
@@ -107,7 +107,7 @@ unsafe fn run_strips<const ROWS: usize>(s: S, task: &StripTask<'_>) {
                 }
             }
             for (r, sum) in sums.iter().enumerate().take(linear.m) {
-                write(s, task, r, strip, s.mul(*sum, units));
+                write(s, task, r, panel, s.mul(*sum, units));
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Weights as they lie in the model file, and the kernel that packs their strips.
+//! Weights as they lie in the model file, and the kernel that packs their panels.
 
-use super::format::{PackedFormat, STRIP, StripSource};
-use super::pack::pack_strip;
+use super::format::{PANEL, PackedFormat, PanelSource};
+use super::pack::pack_panel;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use base::{Bytes, DType};
 
@@ -24,35 +24,35 @@ impl WeightSource<'_> {
         self.format.packed_bytes(self.n, self.k)
     }
 
-    /// Packs a strip; missing rows after the last are zeros.
+    /// Packs a panel; missing rows after the last are zeros.
     #[inline(always)]
-    fn pack<S: RowScaledDot>(&self, s: S, strip: usize, out: &mut [u8]) {
+    fn pack<S: RowScaledDot>(&self, s: S, panel: usize, out: &mut [u8]) {
         let row_bytes = self.dtype.row_bytes(self.k).unwrap_or(0);
-        let first = strip * STRIP;
-        let count = STRIP.min(self.n - first);
-        let rows = StripSource {
+        let first = panel * PANEL;
+        let count = PANEL.min(self.n - first);
+        let rows = PanelSource {
             source: self.dtype.format().expect("a quantised type"),
             format: self.format,
             k: self.k,
             bytes: &self.rows[first * row_bytes..][..count * row_bytes],
             row_bytes,
         };
-        pack_strip(s, rows, out);
+        pack_panel(s, rows, out);
     }
 }
 
-/// Packs one strip with a tier's instructions; all tiers write the same bytes.
-pub(super) struct PackStrip<'a> {
+/// Packs one panel with a tier's instructions; all tiers write the same bytes.
+pub(super) struct PackPanel<'a> {
     pub(super) weight: &'a WeightSource<'a>,
-    pub(super) strip: usize,
+    pub(super) panel: usize,
     pub(super) out: &'a mut [u8],
 }
 
-impl IntegerKernel for PackStrip<'_> {
+impl IntegerKernel for PackPanel<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: RowScaledDot>(self, s: S) {
-        self.weight.pack(s, self.strip, self.out);
+        self.weight.pack(s, self.panel, self.out);
     }
 }

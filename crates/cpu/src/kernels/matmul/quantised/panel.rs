@@ -1,20 +1,20 @@
-//! The layout of a strip, and a reader of its blocks.
+//! The layout of a panel, and a reader of its blocks.
 //!
-//! A strip is stored in the order in which it is read: a line with the scales of the rows, the outer factors of all
+//! A panel is stored in the order in which it is read: a line with the scales of the rows, the outer factors of all
 //! super-blocks if scales have two levels, then spans. A span is a header with the factors of its groups, then the
 //! quants of its blocks. `factors.rs` has the encodings.
 
 use super::factors::FactorEncoding;
-use super::format::{BLOCK, LINE, PackedFormat, Quant, STRIP, SUPER_BLOCK};
+use super::format::{BLOCK, LINE, PANEL, PackedFormat, Quant, SUPER_BLOCK};
 use crate::simd::RowScaledDot;
 use std::mem::MaybeUninit;
 
 /// The most groups of a span.
 const MAX_GROUPS: usize = SUPER_BLOCK / 16;
 
-/// Offsets and sizes of a strip, in bytes.
+/// Offsets and sizes of a panel, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RowScaledStrip {
+pub(crate) struct RowScaledPanel {
     pub(super) encoding: FactorEncoding,
     pub(super) quant: Quant,
     /// Inputs of a group, and groups of a block.
@@ -32,9 +32,9 @@ pub(crate) struct RowScaledStrip {
     pub(crate) bytes: usize,
 }
 
-impl RowScaledStrip {
-    /// The layout of a strip of depth `k`.
-    pub(crate) fn new(format: &PackedFormat, k: usize) -> RowScaledStrip {
+impl RowScaledPanel {
+    /// The layout of a panel of depth `k`.
+    pub(crate) fn new(format: &PackedFormat, k: usize) -> RowScaledPanel {
         let encoding = FactorEncoding::of(format);
         let span_blocks = match encoding {
             FactorEncoding::Pairs => 1,
@@ -46,7 +46,7 @@ impl RowScaledStrip {
         let blocks = k / BLOCK;
         let block_bytes = format.block_bytes();
         let spans = LINE + (k / SUPER_BLOCK * outer_bytes).next_multiple_of(LINE);
-        RowScaledStrip {
+        RowScaledPanel {
             encoding,
             quant: format.quant,
             group: format.group,
@@ -79,18 +79,18 @@ impl RowScaledStrip {
 impl PackedFormat {
     /// Bytes of a packed weight `[n, k]`.
     pub(crate) fn packed_bytes(&self, n: usize, k: usize) -> usize {
-        n.div_ceil(STRIP) * self.strip_bytes(k)
+        n.div_ceil(PANEL) * self.panel_bytes(k)
     }
 
-    /// Bytes of a strip of depth `k`.
-    pub(crate) fn strip_bytes(&self, k: usize) -> usize {
-        RowScaledStrip::new(self, k).bytes
+    /// Bytes of a panel of depth `k`.
+    pub(crate) fn panel_bytes(&self, k: usize) -> usize {
+        RowScaledPanel::new(self, k).bytes
     }
 }
 
-/// Some blocks of a strip, one after the other.
+/// Some blocks of a panel, one after the other.
 #[derive(Clone, Copy)]
-pub(super) struct StripBlocks {
+pub(super) struct PanelBlocks {
     pub(super) count: usize,
     /// The first block's quants, and bytes to the next block's.
     pub(super) quants: *const u8,
@@ -102,10 +102,10 @@ pub(super) struct StripBlocks {
     pub(super) header_bytes: usize,
 }
 
-/// Reads the blocks of a strip in order, and decodes the factors of every span that it enters.
-pub(super) struct StripReader {
-    layout: RowScaledStrip,
-    strip: *const u8,
+/// Reads the blocks of a panel in order, and decodes the factors of every span that it enters.
+pub(super) struct PanelReader {
+    layout: RowScaledPanel,
+    panel: *const u8,
     block: usize,
     /// The span whose factors are decoded.
     span: usize,
@@ -116,46 +116,46 @@ pub(super) struct StripReader {
 #[repr(align(64))]
 struct FactorLines(MaybeUninit<[u8; MAX_GROUPS * LINE]>);
 
-impl StripReader {
-    /// A reader of the strip at an address, from a block on.
+impl PanelReader {
+    /// A reader of the panel at an address, from a block on.
     #[inline(always)]
-    pub(super) fn new(strip: *const u8, layout: &RowScaledStrip, block: usize) -> StripReader {
-        StripReader {
+    pub(super) fn new(panel: *const u8, layout: &RowScaledPanel, block: usize) -> PanelReader {
+        PanelReader {
             layout: *layout,
-            strip,
+            panel,
             block,
             span: usize::MAX,
             decoded: FactorLines(MaybeUninit::uninit()),
         }
     }
 
-    /// The strip's layout.
+    /// The panel's layout.
     #[inline(always)]
-    pub(super) fn layout(&self) -> RowScaledStrip {
+    pub(super) fn layout(&self) -> RowScaledPanel {
         self.layout
     }
 
     /// The next blocks, at least one and at most `most`; quants have `UPPER` bits above the fourth.
     ///
     /// # Safety
-    /// The strip must be readable and have as many more blocks. The result is valid until the next call.
+    /// The panel must be readable and have as many more blocks. The result is valid until the next call.
     #[inline(always)]
     pub(super) unsafe fn next<S: RowScaledDot, const UPPER: usize>(
         &mut self,
         s: S,
         most: usize,
-    ) -> StripBlocks {
+    ) -> PanelBlocks {
         let layout = &self.layout;
         let span = self.block >> layout.span_shift;
         let within = self.block - (span << layout.span_shift);
         // SAFETY: as the caller guarantees.
         unsafe {
-            let header = self.strip.add(layout.header(span));
+            let header = self.panel.add(layout.header(span));
             if layout.encoding == FactorEncoding::Pairs {
                 // Every block is a span, and its factors are stored as they are used.
                 self.block += most;
                 let stride = LINE + layout.block_bytes;
-                return StripBlocks {
+                return PanelBlocks {
                     count: most,
                     quants: header.add(LINE),
                     quants_stride: stride,
@@ -170,7 +170,7 @@ impl StripReader {
             if span != self.span {
                 self.span = span;
                 header_bytes = layout.header_bytes;
-                let outer = self.strip.add(layout.outer + span * layout.outer_bytes);
+                let outer = self.panel.add(layout.outer + span * layout.outer_bytes);
                 let groups = layout.block_groups << layout.span_shift;
                 layout
                     .encoding
@@ -178,7 +178,7 @@ impl StripReader {
             }
             let count = ((1 << layout.span_shift) - within).min(most);
             self.block += count;
-            StripBlocks {
+            PanelBlocks {
                 count,
                 quants: header.add(layout.header_bytes + within * layout.block_bytes),
                 quants_stride: layout.block_bytes,

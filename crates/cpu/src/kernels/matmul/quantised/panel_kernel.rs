@@ -1,16 +1,16 @@
-//! The vector kernel that multiplies the strips of a task.
+//! The vector kernel that multiplies the panels of a task.
 
 use super::format::{BLOCK, LINE};
-use super::strip::{RowScaledStrip, StripReader};
-use super::task::{QuantisedLinear, StripTask, write};
+use super::panel::{PanelReader, RowScaledPanel};
+use super::task::{PanelTask, QuantisedLinear, write};
 use crate::prefetch::Prefetcher;
 use crate::simd::{IntegerKernel, RowScaledDot};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// The inner loop for a kind of quants.
-pub(super) trait StripMicrokernel {
-    /// The bits of a quant above the fourth, as [`StripReader::next`] needs them.
+pub(super) trait PanelMicrokernel {
+    /// The bits of a quant above the fourth, as [`PanelReader::next`] needs them.
     const UPPER_BITS: usize;
 
     /// Lines of an unpacked block, at most [`MAX_UNPACKED_LINES`].
@@ -24,39 +24,39 @@ pub(super) trait StripMicrokernel {
         s: S,
         quants: *const u8,
         factors: *const u8,
-        layout: &RowScaledStrip,
+        layout: &RowScaledPanel,
         to: *mut u8,
     );
 
-    /// Multiplies one strip of sixteen weight rows with `rows ≤ R` rows of activations from `first` on. If there are
+    /// Multiplies one panel of sixteen weight rows with `rows ≤ R` rows of activations from `first` on. If there are
     /// fewer than `R`, the data after them is multiplied too and not stored.
     ///
     /// # Safety
-    /// As for [`super::QuantisedLinear::run`]; strip and rows must exist, and the format's groups have `GROUP` inputs.
+    /// As for [`super::QuantisedLinear::run`]; panel and rows must exist, and the format's groups have `GROUP` inputs.
     unsafe fn multiply<S: RowScaledDot, const GROUP: usize, const R: usize>(
         s: S,
-        task: &StripTask<'_>,
-        layout: &RowScaledStrip,
+        task: &PanelTask<'_>,
+        layout: &RowScaledPanel,
         prefetcher: &mut Prefetcher<'_>,
-        strip: usize,
+        panel: usize,
         first: usize,
         rows: usize,
     );
 
-    /// As [`multiply`](Self::multiply), for `STRIPS` strips from `strip` on that are unpacked in the task's scratch.
+    /// As [`multiply`](Self::multiply), for `PANELS` panels from `panel` on that are unpacked in the task's scratch.
     ///
     /// # Safety
-    /// As for [`multiply`](Self::multiply); the strips must exist and be unpacked.
+    /// As for [`multiply`](Self::multiply); the panels must exist and be unpacked.
     unsafe fn multiply_unpacked<
         S: RowScaledDot,
         const GROUP: usize,
         const R: usize,
-        const STRIPS: usize,
+        const PANELS: usize,
     >(
         s: S,
-        task: &StripTask<'_>,
-        layout: &RowScaledStrip,
-        strip: usize,
+        task: &PanelTask<'_>,
+        layout: &RowScaledPanel,
+        panel: usize,
         first: usize,
         rows: usize,
     );
@@ -64,58 +64,58 @@ pub(super) trait StripMicrokernel {
 
 /// The most lines of an unpacked block: two bytes for each weight.
 const MAX_UNPACKED_LINES: usize = 16;
-/// Rows from which strips are unpacked: for fewer, unpacking in registers again for every four rows is faster.
+/// Rows from which panels are unpacked: for fewer, unpacking in registers again for every four rows is faster.
 const MIN_UNPACK_ROWS: usize = 24;
 
-/// The most strips that are multiplied together: they share the loads of the activations.
-const MAX_UNPACKED_STRIPS: usize = 2;
+/// The most panels that are multiplied together: they share the loads of the activations.
+const MAX_UNPACKED_PANELS: usize = 2;
 
-/// Bytes of a thread's scratch for unpacked strips.
+/// Bytes of a thread's scratch for unpacked panels.
 pub(super) fn unpacked_bytes(linear: &QuantisedLinear) -> usize {
     match linear.m {
-        MIN_UNPACK_ROWS.. => MAX_UNPACKED_STRIPS * linear.k / BLOCK * MAX_UNPACKED_LINES * LINE,
+        MIN_UNPACK_ROWS.. => MAX_UNPACKED_PANELS * linear.k / BLOCK * MAX_UNPACKED_LINES * LINE,
         _ => 0,
     }
 }
 
-/// The addresses of the first unpacked strips in the task's scratch.
+/// The addresses of the first unpacked panels in the task's scratch.
 #[inline(always)]
-pub(super) fn unpacked_strips<M: StripMicrokernel, const STRIPS: usize>(
-    task: &StripTask<'_>,
-) -> [*const u8; STRIPS] {
-    let mut strips = [std::ptr::null(); STRIPS];
-    for (i, strip) in strips.iter_mut().enumerate() {
-        *strip = unpacked_strip::<M>(task, i).cast_const();
+pub(super) fn unpacked_panels<M: PanelMicrokernel, const PANELS: usize>(
+    task: &PanelTask<'_>,
+) -> [*const u8; PANELS] {
+    let mut panels = [std::ptr::null(); PANELS];
+    for (i, panel) in panels.iter_mut().enumerate() {
+        *panel = unpacked_panel::<M>(task, i).cast_const();
     }
-    strips
+    panels
 }
 
-/// The address of an unpacked strip in the task's scratch.
+/// The address of an unpacked panel in the task's scratch.
 #[inline(always)]
-fn unpacked_strip<M: StripMicrokernel>(task: &StripTask<'_>, index: usize) -> *mut u8 {
+fn unpacked_panel<M: PanelMicrokernel>(task: &PanelTask<'_>, index: usize) -> *mut u8 {
     let bytes = task.linear.k / BLOCK * M::UNPACKED_LINES * LINE;
     task.expanded.wrapping_add(index * bytes)
 }
 
-/// Unpacks a strip.
+/// Unpacks a panel.
 ///
 /// # Safety
-/// As for [`super::QuantisedLinear::run`]; the strip must exist, and `to` have room for its unpacked blocks.
+/// As for [`super::QuantisedLinear::run`]; the panel must exist, and `to` have room for its unpacked blocks.
 #[inline(always)]
-unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
+unsafe fn unpack<S: RowScaledDot, M: PanelMicrokernel>(
     s: S,
-    task: &StripTask<'_>,
-    layout: &RowScaledStrip,
+    task: &PanelTask<'_>,
+    layout: &RowScaledPanel,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
-    strip: usize,
+    panel: usize,
     mut to: *mut u8,
 ) {
     let all = task.linear.k / BLOCK;
     let mut block = 0;
-    // SAFETY: as the caller guarantees: a strip has `k / 32` blocks with their factors, and the scratch holds as many.
+    // SAFETY: as the caller guarantees: a panel has `k / 32` blocks with their factors, and the scratch holds as many.
     unsafe {
-        let start = task.operands.weight.add(strip * layout.bytes);
-        let mut reader = StripReader::new(start, layout, 0);
+        let start = task.operands.weight.add(panel * layout.bytes);
+        let mut reader = PanelReader::new(start, layout, 0);
         while block < all {
             let blocks = match M::UPPER_BITS {
                 0 => reader.next::<S, 0>(s, all - block),
@@ -145,71 +145,71 @@ unsafe fn unpack<S: RowScaledDot, M: StripMicrokernel>(
 /// # Safety
 /// `R` scales must be readable.
 #[inline(always)]
-pub(super) unsafe fn add_chunk<S: RowScaledDot, const R: usize, const STRIPS: usize>(
+pub(super) unsafe fn add_chunk<S: RowScaledDot, const R: usize, const PANELS: usize>(
     s: S,
-    sums: &mut [[S::V; STRIPS]; R],
-    totals: [[S::Totals; STRIPS]; R],
+    sums: &mut [[S::V; PANELS]; R],
+    totals: [[S::Totals; PANELS]; R],
     scales: *const f32,
 ) {
     for r in 0..R {
         // SAFETY: as the caller guarantees.
         let scale = s.splat(unsafe { *scales.add(r) });
-        for i in 0..STRIPS {
+        for i in 0..PANELS {
             sums[r][i] = s.fma(s.totals_to_f32(totals[r][i]), scale, sums[r][i]);
         }
     }
 }
 
-/// Stores the sums of some rows, in units of the strips' scales.
+/// Stores the sums of some rows, in units of the panels' scales.
 ///
 /// # Safety
-/// As for [`super::QuantisedLinear::run`]; strips and rows (the first and their number) must exist.
+/// As for [`super::QuantisedLinear::run`]; panels and rows (the first and their number) must exist.
 #[inline(always)]
-pub(super) unsafe fn write_strips<S: RowScaledDot, const R: usize, const STRIPS: usize>(
+pub(super) unsafe fn write_panels<S: RowScaledDot, const R: usize, const PANELS: usize>(
     s: S,
-    task: &StripTask<'_>,
-    layout: &RowScaledStrip,
+    task: &PanelTask<'_>,
+    layout: &RowScaledPanel,
     (first, rows): (usize, usize),
-    strip: usize,
-    sums: [[S::V; STRIPS]; R],
+    panel: usize,
+    sums: [[S::V; PANELS]; R],
 ) {
-    for i in 0..STRIPS {
-        // SAFETY: as the caller guarantees: a strip begins with the scales of its rows.
+    for i in 0..PANELS {
+        // SAFETY: as the caller guarantees: a panel begins with the scales of its rows.
         unsafe {
-            let scales = s.load(task.operands.weight.add((strip + i) * layout.bytes).cast());
+            let scales = s.load(task.operands.weight.add((panel + i) * layout.bytes).cast());
             for (r, sums) in sums.iter().enumerate().take(rows) {
-                write(s, task, first + r, strip + i, s.mul(sums[i], scales));
+                write(s, task, first + r, panel + i, s.mul(sums[i], scales));
             }
         }
     }
 }
 
-/// Bytes of a part of the activations, two per input. All strips of a task are multiplied with one part before the next
+/// Bytes of a part of the activations, two per input. All panels of a task are multiplied with one part before the next
 /// part, so that it stays in L2 beside the weights.
 const PART_BYTES: usize = 512 * 1024;
 /// Rows of a part are a multiple of this, the number of rows that are stored interleaved.
 const PART_ROWS: usize = 16;
 
-/// The vector kernel for the strips of a task and all rows of activations.
-pub(super) struct StripKernel<'a, M: StripMicrokernel, const GROUP: usize> {
-    task: StripTask<'a>,
+/// The vector kernel for the panels of a task and all rows of activations.
+pub(super) struct PanelKernel<'a, M: PanelMicrokernel, const GROUP: usize> {
+    task: PanelTask<'a>,
     microkernel: PhantomData<M>,
 }
 
-impl<M: StripMicrokernel, const GROUP: usize> StripKernel<'_, M, GROUP> {
-    /// Multiplies the strips of a task.
+impl<M: PanelMicrokernel, const GROUP: usize> PanelKernel<'_, M, GROUP> {
+    /// Multiplies the panels of a task.
     ///
     /// # Safety
-    /// As for [`super::QuantisedLinear::run`], within the task's strips; the format's groups must have `GROUP` inputs.
-    pub(super) unsafe fn multiply(task: StripTask<'_>, isa: crate::isa::Isa) {
-        isa.run_integers(StripKernel::<M, GROUP> {
+    /// As for [`super::QuantisedLinear::run`], within the task's panels; the format's groups must have `GROUP` inputs.
+    pub(super) unsafe fn multiply(task: PanelTask<'_>, isa: crate::isa::Isa) {
+        isa.run_integers(PanelKernel::<M, GROUP> {
             task,
             microkernel: PhantomData,
         });
     }
 }
 
-impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, M, GROUP> {
+impl<M: PanelMicrokernel, const GROUP: usize> IntegerKernel for PanelKernel<'_, M, GROUP> {
     type Output = ();
 
     #[inline(always)]
@@ -217,14 +217,14 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
         let task = &self.task;
         let m = task.linear.m;
         let QuantisedLinear { format, k, .. } = task.linear;
-        let layout = &RowScaledStrip::new(&format, k);
+        let layout = &RowScaledPanel::new(&format, k);
         let mut prefetcher = task.prefetch_plan.prefetcher();
         let prefetcher = &mut prefetcher;
-        // Rows of a part are read again for every strip, from L2.
+        // Rows of a part are read again for every panel, from L2.
         let part = (PART_BYTES / (2 * task.linear.k)).next_multiple_of(PART_ROWS);
         for first in (0..m).step_by(part) {
             let rows = first..m.min(first + part);
-            // SAFETY: `StripKernel::multiply`'s caller guarantees the operands, and the format's groups have been matched.
+            // SAFETY: `PanelKernel::multiply`'s caller guarantees the operands, and the format's groups have been matched.
             unsafe {
                 if const { S::UNPACKED_TILE.0 > 0 } && rows.len() >= MIN_UNPACK_ROWS {
                     let prefetcher = (first == 0).then_some(&mut *prefetcher);
@@ -237,24 +237,24 @@ impl<M: StripMicrokernel, const GROUP: usize> IntegerKernel for StripKernel<'_, 
     }
 }
 
-/// Multiplies all strips of a task with some rows, as they are packed.
+/// Multiplies all panels of a task with some rows, as they are packed.
 ///
 /// # Safety
-/// As for [`StripKernel::multiply`]; the rows must exist.
+/// As for [`PanelKernel::multiply`]; the rows must exist.
 #[inline(always)]
-unsafe fn multiply_few<S: RowScaledDot, M: StripMicrokernel, const GROUP: usize>(
+unsafe fn multiply_few<S: RowScaledDot, M: PanelMicrokernel, const GROUP: usize>(
     s: S,
-    task: &StripTask<'_>,
-    layout: &RowScaledStrip,
+    task: &PanelTask<'_>,
+    layout: &RowScaledPanel,
     prefetcher: &mut Prefetcher<'_>,
     all: Range<usize>,
 ) {
-    for strip in task.strips.clone() {
+    for panel in task.panels.clone() {
         for first in all.clone().step_by(S::ROWS) {
             let rows = (all.end - first).min(S::ROWS);
             macro_rules! multiply {
                 ($rows:expr) => {
-                    M::multiply::<S, GROUP, $rows>(s, task, layout, prefetcher, strip, first, rows)
+                    M::multiply::<S, GROUP, $rows>(s, task, layout, prefetcher, panel, first, rows)
                 };
             }
             // SAFETY: as the caller guarantees; `rows` is at most the constant. Constant conditions: what a tier does not
@@ -271,41 +271,41 @@ unsafe fn multiply_few<S: RowScaledDot, M: StripMicrokernel, const GROUP: usize>
     }
 }
 
-/// Multiplies all strips of a task with some rows, after unpacking them.
+/// Multiplies all panels of a task with some rows, after unpacking them.
 ///
 /// # Safety
-/// As for [`StripKernel::multiply`]; the rows must exist, and the task's scratch have [`unpacked_bytes`].
+/// As for [`PanelKernel::multiply`]; the rows must exist, and the task's scratch have [`unpacked_bytes`].
 #[inline(always)]
-unsafe fn multiply_many<S: RowScaledDot, M: StripMicrokernel, const GROUP: usize>(
+unsafe fn multiply_many<S: RowScaledDot, M: PanelMicrokernel, const GROUP: usize>(
     s: S,
-    task: &StripTask<'_>,
-    layout: &RowScaledStrip,
+    task: &PanelTask<'_>,
+    layout: &RowScaledPanel,
     mut prefetcher: Option<&mut Prefetcher<'_>>,
     all: Range<usize>,
 ) {
-    let (max_strips, max_rows) = const { S::UNPACKED_TILE };
-    for strip in task.strips.clone().step_by(max_strips) {
-        let strips = (task.strips.end - strip).min(max_strips);
-        for i in 0..strips {
-            let (prefetcher, to) = (prefetcher.as_deref_mut(), unpacked_strip::<M>(task, i));
+    let (max_panels, max_rows) = const { S::UNPACKED_TILE };
+    for panel in task.panels.clone().step_by(max_panels) {
+        let panels = (task.panels.end - panel).min(max_panels);
+        for i in 0..panels {
+            let (prefetcher, to) = (prefetcher.as_deref_mut(), unpacked_panel::<M>(task, i));
             // SAFETY: as the caller guarantees.
-            unsafe { unpack::<S, M>(s, task, layout, prefetcher, strip + i, to) };
+            unsafe { unpack::<S, M>(s, task, layout, prefetcher, panel + i, to) };
         }
         for first in all.clone().step_by(max_rows) {
             let rows = (all.end - first).min(max_rows);
             macro_rules! multiply {
-                ($rows:expr, $strips:expr) => {
-                    M::multiply_unpacked::<S, GROUP, $rows, $strips>(
-                        s, task, layout, strip, first, rows,
+                ($rows:expr, $panels:expr) => {
+                    M::multiply_unpacked::<S, GROUP, $rows, $panels>(
+                        s, task, layout, panel, first, rows,
                     )
                 };
             }
-            // SAFETY: as the caller guarantees; `rows` and `strips` are at most the constants. Constant conditions: what a
+            // SAFETY: as the caller guarantees; `rows` and `panels` are at most the constants. Constant conditions: what a
             // tier does not use is not compiled.
             unsafe {
                 if const { S::UNPACKED_TILE.1 == 2 } {
                     multiply!(2, 1)
-                } else if const { S::UNPACKED_TILE.0 == 2 } && strips == 2 {
+                } else if const { S::UNPACKED_TILE.0 == 2 } && panels == 2 {
                     multiply!(4, 2)
                 } else {
                     multiply!(4, 1)
