@@ -1,8 +1,8 @@
 //! The traits that every backend implements.
 
 use crate::{
-    BackendError, BackendErrorKind, BatchDescriptor, CaptureSizes, Dispatch, GraphSupport,
-    NodeProfile, RunMode, StepOptions, StepOutputs,
+    BackendError, BackendErrorKind, Dispatch, Dispatcher, NodeProfile, RunMode, StepOptions,
+    StepOutputs,
 };
 use base::MemoryBound;
 use graph::plan::MemoryPlan;
@@ -32,6 +32,9 @@ pub struct CompileOptions {
     pub executor: ExecutorKind,
     /// The run mode of steps; `None` derives it from `executor`: [`RunMode::Full`] or [`RunMode::None`].
     pub run_mode: Option<RunMode>,
+    /// Records all sizes of steps before the first one; a step whose size has no recording is then an error. For tests: other sizes
+    /// are recorded when they come.
+    pub record_all: bool,
     /// A folder for files of packed weights. The next process maps them instead of packing the weights again.
     pub packed_folder: Option<PathBuf>,
     /// Reports loading progress and can cancel it.
@@ -272,35 +275,11 @@ pub trait Executable: Send {
         Ok(())
     }
 
-    /// The steps that can be recorded as a whole.
-    fn graph_support(&self) -> GraphSupport {
-        GraphSupport::Never
-    }
-
-    /// Whether the pieces between attention nodes can be recorded.
-    fn splits_attention(&self) -> bool {
-        false
-    }
-
-    /// The sizes to record for steps with these options, and the padding limit of
-    /// [`DispatcherOptions`](crate::DispatcherOptions).
-    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>) {
-        let (sequences, query) = (options.max_sequences, options.max_query_len);
-        (
-            CaptureSizes::sparse(sequences, query, options.max_tokens),
-            None,
-        )
-    }
-
-    /// Sets the run mode of later steps. Keeps all recordings.
-    fn set_step_mode(&mut self, mode: RunMode) {
-        let _ = mode;
-    }
-
-    /// Records the work of a descriptor before a step needs it.
-    fn capture(&mut self, mode: RunMode, batch: BatchDescriptor) -> Result<(), BackendError> {
-        let _ = (mode, batch);
-        Ok(())
+    /// Allocates the memory for steps, records common ones so that the first token does not wait for it, and returns how steps are
+    /// dispatched. Called again to change the options.
+    fn prepare(&mut self, options: &StepOptions) -> Result<Dispatcher, BackendError> {
+        let _ = options;
+        Ok(Dispatcher::eager())
     }
 
     /// The number of recordings.
@@ -308,10 +287,9 @@ pub trait Executable: Send {
         0
     }
 
-    /// Allocates the memory for runs with inputs of these shapes, if the executor plans its memory.
-    fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
-        let _ = shapes;
-        Ok(())
+    /// The number of steps that no recording from before them served: they were run as they are, or recorded when they came.
+    fn missed_recordings(&self) -> usize {
+        0
     }
 
     /// Starts or stops measuring nodes, and discards earlier measurements.

@@ -23,12 +23,12 @@ pub use contract::{
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;
-pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, best_tokens};
+pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, topk};
 pub use pool::KvPool;
 pub use profile::NodeProfile;
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,
-    ReplayCounts, ReplayError, ReplayWrapper, RunMode, ShapeCache, UnknownRunMode,
+    ReplayError, ReplayWrapper, RunMode, ShapeCache, UnknownRunMode,
 };
 pub use runnable::{Runnable, StepOptions, attention_nodes, integer_source};

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Up to this number of tokens, the best of a row are found by insertion.
+/// Up to this number of tokens, the top-k of a row are found by insertion.
 const MAX_INSERTED: usize = 256;
 
 /// The outputs that a caller wants for each requested row of a step.
@@ -60,15 +60,15 @@ pub enum RowOutputs<'a> {
     /// All logits.
     Logits(&'a [f32]),
     /// The tokens with the highest logits, the best first.
-    Best(&'a [ScoredToken]),
+    TopK(&'a [ScoredToken]),
 }
 
 impl<'a> RowOutputs<'a> {
-    /// All logits; empty if only the best tokens are known.
+    /// All logits; empty if only the most likely tokens are known.
     pub fn logits(self) -> &'a [f32] {
         match self {
             RowOutputs::Logits(logits) => logits,
-            RowOutputs::Best(_) => &[],
+            RowOutputs::TopK(_) => &[],
         }
     }
 
@@ -76,7 +76,7 @@ impl<'a> RowOutputs<'a> {
     pub fn is_empty(self) -> bool {
         match self {
             RowOutputs::Logits(logits) => logits.is_empty(),
-            RowOutputs::Best(best) => best.is_empty(),
+            RowOutputs::TopK(topk) => topk.is_empty(),
         }
     }
 
@@ -84,8 +84,8 @@ impl<'a> RowOutputs<'a> {
     pub fn holds(self, wanted: LogitsMode, vocab: usize) -> bool {
         match (self, wanted.count()) {
             (RowOutputs::Logits(logits), _) => !logits.is_empty(),
-            (RowOutputs::Best(best), Some(k)) => !best.is_empty() && best.len() >= k.min(vocab),
-            (RowOutputs::Best(_), None) => false,
+            (RowOutputs::TopK(topk), Some(k)) => !topk.is_empty() && topk.len() >= k.min(vocab),
+            (RowOutputs::TopK(_), None) => false,
         }
     }
 }
@@ -100,7 +100,7 @@ pub struct StepOutputs {
     /// Logits per row.
     width: usize,
     logits: Vec<f32>,
-    best: Vec<ScoredToken>,
+    topk: Vec<ScoredToken>,
     /// The features of every token of the step; empty if the graph returns none.
     features: Vec<f32>,
     /// Numbers per token in `features`.
@@ -141,8 +141,8 @@ impl StepOutputs {
                 RowOutputs::Logits(&self.logits[row * self.width..][..self.width])
             }
             _ => {
-                let each = self.best.len() / self.rows.max(1);
-                RowOutputs::Best(&self.best[row * each..][..each])
+                let each = self.topk.len() / self.rows.max(1);
+                RowOutputs::TopK(&self.topk[row * each..][..each])
             }
         }
     }
@@ -154,17 +154,17 @@ impl StepOutputs {
     pub fn logits(&self, row: usize) -> &[f32] {
         match self.row(row) {
             RowOutputs::Logits(logits) => logits,
-            RowOutputs::Best(_) => panic!("only {:?} was wanted", self.computed),
+            RowOutputs::TopK(_) => panic!("only {:?} was wanted", self.computed),
         }
     }
 
-    /// The best tokens of a row, the best first; only one if [`LogitsMode::Argmax`] was set.
+    /// The most likely tokens of a row, in order; only one if [`LogitsMode::Argmax`] was set.
     ///
     /// # Panics
     /// If logits were wanted or there is no such row.
-    pub fn best(&self, row: usize) -> &[ScoredToken] {
+    pub fn topk(&self, row: usize) -> &[ScoredToken] {
         match self.row(row) {
-            RowOutputs::Best(best) => best,
+            RowOutputs::TopK(topk) => topk,
             RowOutputs::Logits(_) => panic!("all logits were wanted"),
         }
     }
@@ -197,42 +197,42 @@ impl StepOutputs {
         match self.wanted {
             LogitsMode::Logits => self.logits.extend_from_slice(logits),
             _ if rows == 0 => {}
-            LogitsMode::Argmax => self.best.extend(logits.chunks(width).map(best_of)),
+            LogitsMode::Argmax => self.topk.extend(logits.chunks(width).map(most_likely)),
             LogitsMode::TopK(k) => {
                 for row in logits.chunks(width) {
-                    best_tokens(&mut self.best, row, k);
+                    topk(&mut self.topk, row, k);
                 }
             }
         }
     }
 
-    /// Stores the best tokens of `rows` rows of `width` logits, which a device has found: as many of each row as are
+    /// Stores the most likely tokens of `rows` rows of `width` logits, which a device has found: as many of each row as are
     /// wanted, at most `width`, in the order of [`ScoredToken::best_first`].
     ///
     /// # Panics
     /// If logits are wanted, or the number of tokens is not `rows` times the number wanted of each row (at most
     /// `width`).
-    pub fn fill_best(
+    pub fn fill_topk(
         &mut self,
         rows: usize,
         width: usize,
-        best: impl Iterator<Item = ScoredToken>,
+        topk: impl Iterator<Item = ScoredToken>,
     ) {
-        let each = self.wanted.count().expect("best tokens are wanted");
+        let each = self.wanted.count().expect("some tokens are wanted");
         self.begin(rows, width);
-        self.best.extend(best);
-        assert_eq!(self.best.len(), rows * each.min(width));
+        self.topk.extend(topk);
+        assert_eq!(self.topk.len(), rows * each.min(width));
     }
 
     fn begin(&mut self, rows: usize, width: usize) {
         (self.computed, self.rows, self.width) = (self.wanted, rows, width);
         self.logits.clear();
-        self.best.clear();
+        self.topk.clear();
     }
 }
 
 /// The token with the highest logit, the first of equals; NaN is never the highest.
-fn best_of(row: &[f32]) -> ScoredToken {
+fn most_likely(row: &[f32]) -> ScoredToken {
     let id = argmax(row);
     let logit = row[id as usize];
     ScoredToken { id, logit }
@@ -259,43 +259,43 @@ pub fn argmax(row: &[f32]) -> u32 {
     first.unwrap_or(0) as u32
 }
 
-/// Appends the `k` best tokens of a row to `best`, in the order of [`ScoredToken::best_first`]; all of them if the row has
+/// Appends the `k` most likely tokens of a row to `tokens`, in the order of [`ScoredToken::best_first`]; all of them if the row has
 /// fewer. NaN counts as negative infinity.
-pub fn best_tokens(best: &mut Vec<ScoredToken>, row: &[f32], k: usize) {
-    let start = best.len();
+pub fn topk(tokens: &mut Vec<ScoredToken>, row: &[f32], k: usize) {
+    let start = tokens.len();
     if k == 0 {
         return;
     }
     if k > MAX_INSERTED || k >= row.len() {
-        best.extend((0..).zip(row).map(scored));
-        let list = &mut best[start..];
+        tokens.extend((0..).zip(row).map(scored));
+        let list = &mut tokens[start..];
         if k < list.len() {
             list.select_nth_unstable_by(k - 1, ScoredToken::best_first);
-            best.truncate(start + k);
+            tokens.truncate(start + k);
         }
-        best[start..].sort_unstable_by(ScoredToken::best_first);
+        tokens[start..].sort_unstable_by(ScoredToken::best_first);
         return;
     }
     // Most chunks have no better token: one vector comparison shows that.
     const CHUNK: usize = 16;
     for (chunk, first) in row.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-        if best.len() == start + k {
-            let least = best[start + k - 1].logit;
+        if tokens.len() == start + k {
+            let least = tokens[start + k - 1].logit;
             if !chunk.iter().fold(false, |any, x| any | (*x > least)) {
                 continue;
             }
         }
         for token in (first..).zip(chunk).map(scored) {
-            let kept = &best[start..];
+            let kept = &tokens[start..];
             let full = kept.len() == k;
             if full && token.logit <= kept[k - 1].logit {
                 continue;
             }
             let at = kept.partition_point(|other| other.logit >= token.logit);
             if full {
-                best.pop();
+                tokens.pop();
             }
-            best.insert(start + at, token);
+            tokens.insert(start + at, token);
         }
     }
 }
@@ -327,7 +327,7 @@ mod tests {
         let logits = filled(LogitsMode::Logits);
         assert_eq!((logits.rows(), logits.logits(0)), (2, &ROW[..]));
         let ids = |outputs: &StepOutputs, row| -> Vec<u32> {
-            outputs.best(row).iter().map(|token| token.id).collect()
+            outputs.topk(row).iter().map(|token| token.id).collect()
         };
         let best = filled(LogitsMode::TopK(3));
         assert_eq!(
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!(ids(&all, 0), [1, 3, 4, 0, 2, 5]);
         let one = filled(LogitsMode::Argmax);
         assert_eq!((ids(&one, 0), ids(&one, 1)), (vec![1], vec![2]));
-        assert_eq!(one.best(0)[0].logit, 3.0);
+        assert_eq!(one.topk(0)[0].logit, 3.0);
     }
 
     #[test]
@@ -374,14 +374,14 @@ mod tests {
     fn outputs_of_a_run_stay_what_was_wanted_of_it() {
         let mut outputs = filled(LogitsMode::TopK(2));
         outputs.want(LogitsMode::Logits);
-        assert_eq!(outputs.best(0).len(), 2);
+        assert_eq!(outputs.topk(0).len(), 2);
         outputs.fill(1, ROW.len(), &ROW);
         assert_eq!(outputs.logits(0), ROW);
         outputs.want(LogitsMode::TopK(9));
         let mut expect = vec![];
-        best_tokens(&mut expect, &ROW, 9);
-        outputs.fill_best(1, ROW.len(), expect.iter().copied());
-        assert_eq!(outputs.row(0), RowOutputs::Best(&expect));
+        topk(&mut expect, &ROW, 9);
+        outputs.fill_topk(1, ROW.len(), expect.iter().copied());
+        assert_eq!(outputs.row(0), RowOutputs::TopK(&expect));
     }
 
     #[test]
@@ -399,9 +399,9 @@ mod tests {
         }
     }
 
-    /// Both ways to find the best tokens agree with a sort, with ties, infinities, zeros of both signs and NaN.
+    /// Both ways to find the most likely tokens agree with a sort, with ties, infinities, zeros of both signs and NaN.
     #[test]
-    fn the_best_tokens_are_those_of_a_sort() {
+    fn the_most_likely_tokens_are_those_of_a_sort() {
         let mut state = 1u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(99);
@@ -419,7 +419,7 @@ mod tests {
             sorted.sort_by(ScoredToken::best_first);
             for k in [0, 1, 2, 16, 40, 256, 257, 999, 1000, 2000] {
                 let mut found = vec![ScoredToken { id: 7, logit: 7.0 }];
-                best_tokens(&mut found, &row, k);
+                topk(&mut found, &row, k);
                 assert_eq!(found[0].id, 7, "what was there stays");
                 assert_eq!(found[1..], sorted[..k.min(len)], "{k} of {len}");
             }

@@ -179,7 +179,7 @@ fn update_and_attend(
 }
 
 /// The KV storage of the reference backend: encoded rows and their decoded values.
-struct ReferenceKv {
+pub(crate) struct ReferenceKv {
     config: CacheConfig,
     /// Keys and values of each layer.
     pools: Vec<[ReferencePool; 2]>,

@@ -1,8 +1,8 @@
 //! `Runnable`: a compiled graph bound to its cache. It checks, plans, runs and commits steps.
 
 use crate::{
-    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Dispatcher, DispatcherOptions,
-    Executable, NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
+    BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Dispatcher, Executable,
+    NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
 };
 use base::DType;
 use graph::ops::Op;
@@ -20,8 +20,6 @@ pub struct Runnable {
     dispatcher: Dispatcher,
     /// The current step with its padding; kept so that its memory is reused.
     padded: Step,
-    /// Steps that no recording from before them served.
-    missed: usize,
 }
 
 /// The options of a decoder's steps.
@@ -37,6 +35,8 @@ pub struct StepOptions {
     pub max_tokens: usize,
     /// The maximum number of rows in a step.
     pub max_rows: usize,
+    /// Whether all sizes are recorded now, and later ones are errors.
+    pub record_all: bool,
 }
 
 struct BoundCache {
@@ -90,7 +90,6 @@ impl Runnable {
             cache,
             dispatcher: Dispatcher::eager(),
             padded: Step::default(),
-            missed: 0,
         })
     }
 
@@ -115,48 +114,10 @@ impl Runnable {
         self.executable.packed_bytes()
     }
 
-    /// Allocates the memory for runs with inputs of these shapes, if the executor plans its memory.
-    pub fn reserve(&mut self, shapes: &[Vec<usize>]) -> Result<(), BackendError> {
-        self.executable.reserve(shapes)
-    }
-
     /// Allocates the memory for steps and records the common decode sizes, so that the first token does not wait for
     /// it. Call it again to change the options.
     pub fn prepare(&mut self, options: &StepOptions) -> Result<(), BackendError> {
-        let StepOptions {
-            max_sequences,
-            max_query_len,
-            max_tokens,
-            max_rows,
-            ..
-        } = *options;
-        let executable = &mut *self.executable;
-        let longest = [max_tokens, max_tokens, max_rows].map(|n| vec![n]);
-        executable.reserve(&longest)?;
-        let (support, splits) = (executable.graph_support(), executable.splits_attention());
-        let (sizes, max_padding) = executable.capture_sizes(options);
-        let mode = options.mode.downgrade(support, splits, max_query_len);
-        executable.set_step_mode(mode);
-        self.dispatcher = Dispatcher::new(DispatcherOptions {
-            mode,
-            sizes,
-            max_sequences,
-            max_query_len,
-            max_padding,
-        });
-        // Records the decode of all sequences and of one sequence; other sizes are recorded on first use.
-        for sequences in [max_sequences, 1] {
-            let decode = BatchDescriptor {
-                tokens: sequences,
-                rows: sequences,
-                sequences: Some(sequences),
-                query_len: Some(1),
-            };
-            let dispatch = self.dispatcher.dispatch(decode);
-            if dispatch.mode != RunMode::None && dispatch.batch.tokens <= max_tokens {
-                executable.capture(dispatch.mode, dispatch.batch)?;
-            }
-        }
+        self.dispatcher = self.executable.prepare(options)?;
         Ok(())
     }
 
@@ -197,23 +158,15 @@ impl Runnable {
             &self.padded
         };
         let executable = &mut self.executable;
-        let recorded = executable.captures();
         let mut state = cache.entry.try_lock()?;
-        let ran = state.run(step, |plan, bytes| {
+        state.run(step, |plan, bytes| {
             executable.run_step(dispatch, CacheStep { plan, bytes }, outputs)
-        });
-        let is_replayed = dispatch.mode != RunMode::None;
-        if self.dispatcher.mode() != RunMode::None
-            && !(is_replayed && executable.captures() == recorded)
-        {
-            self.missed += 1;
-        }
-        ran
+        })
     }
 
-    /// The number of steps that no recording from before them served: they were run as they are, or recorded when they came.
+    /// The number of steps that no recording from before them served.
     pub fn missed_recordings(&self) -> usize {
-        self.missed
+        self.executable.missed_recordings()
     }
 
     /// Runs the graph on tensors. With a cache, the tensors are the step that the session's verbs declared. After an

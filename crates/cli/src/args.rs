@@ -285,6 +285,7 @@ impl GraphArgs {
             executor,
             run_mode: None,
             packed_folder,
+            record_all: false,
             progress: Some(output::loading()),
         })
     }

@@ -31,8 +31,10 @@ pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainPanel, pla
 pub use roofline::Probe;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
-use backend::{Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest};
-use exec::{CpuExecutable, PlannedStep, WeightLayouts};
+use backend::{
+    Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest, ReplayWrapper,
+};
+use exec::{CpuRecorder, PlannedStep, WeightLayouts};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
 use thread_pool::ThreadPool;
@@ -93,8 +95,8 @@ impl Backend for Cpu {
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, BackendError> {
         let threads = ThreadPool::shared(options.threads.unwrap_or_else(Cpu::default_threads));
-        let executable = CpuExecutable::new(graph, threads, self.isa, options)?;
-        Ok(Box::new(executable))
+        let recorder = CpuRecorder::new(graph, threads, self.isa, options)?;
+        Ok(Box::new(ReplayWrapper::new(recorder, options)))
     }
 
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {

@@ -234,6 +234,7 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
         max_query_len: 1,
         max_tokens: PROMPT as usize,
         max_rows: BATCH as usize,
+        record_all: false,
     })?;
     let mut outputs = StepOutputs::new(LogitsMode::Argmax);
     let ids = |n: u32| -> Vec<u32> { (0..n).map(|i| i * 7 % shape.vocabulary as u32).collect() };

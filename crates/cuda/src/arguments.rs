@@ -119,7 +119,7 @@ arguments! {
         ops: u64, state: u64, count: u32, attend_offset: u32, tables: [u64; 2], rotated: u32, most_tiles: u32,
     }
 
-    BestArgs {
+    TopKArgs {
         logits: u64, parts: u64, out: u64, arrived: u64, width: u32, k: u32, part_count: u32, unused: u32,
     }
 

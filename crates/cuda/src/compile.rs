@@ -19,7 +19,7 @@ const KV_ROWS: &str = include_str!("kernels/kv_rows.cu");
 const ATTENTION_COMMON: &str = include_str!("kernels/attention_common.cuh");
 const ATTENTION_ITEMS: &str = include_str!("kernels/attention.cuh");
 const ATTENTION: &str = include_str!("kernels/attention.cu");
-const BEST: &str = include_str!("kernels/best.cu");
+const TOPK: &str = include_str!("kernels/topk.cu");
 const COPY_ROWS: &str = include_str!("kernels/copy_rows.cu");
 const UNCACHED: &str = include_str!("kernels/uncached.cu");
 const LINEAR: &str = include_str!("kernels/linear.cuh");
@@ -33,7 +33,7 @@ const PERSISTENT: &str = include_str!("kernels/persistent.cu");
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Packing, norms, elementwise functions, attention, KV rows and the best tokens of rows.
+    /// Packing, norms, elementwise functions, attention, KV rows and the top-k of rows.
     General,
     /// Products with weights of one format.
     Linear(DeviceFormat),
@@ -79,7 +79,7 @@ impl Unit {
                     ("attention.cuh", ATTENTION_ITEMS),
                     ("attention.cu", ATTENTION),
                     ("copy_rows.cu", COPY_ROWS),
-                    ("best.cu", BEST),
+                    ("topk.cu", TOPK),
                     ("uncached.cu", UNCACHED),
                 ];
                 shared.clone()

@@ -5,18 +5,18 @@ use crate::attention::can_tile;
 use crate::calls::Addresses;
 use crate::device::{Buffer, Device, Pinned, Stream};
 use crate::error::{CudaError, check};
+use crate::executable::Piece;
 use crate::kv::CudaKv;
-use crate::launch::{CapturedGraph, Launch};
 use crate::persistent::flagged_bytes;
 use crate::plan;
 use crate::profile::LaunchProfile;
 use crate::step_layout::StepLayout;
 use crate::tape::{Planned, Tape, attention_memory};
 use crate::weights::Constants;
-use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, RunMode, TraceCallback};
+use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, TraceCallback};
 use base::DType;
 use cudarc::driver::sys;
-use graph::{Data, Graph, Value};
+use graph::{Bindings, Data, Graph, Value};
 use kv::{Step, StepPlan};
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ pub(crate) struct ExecState {
     pub(crate) counters: Buffer,
     /// The flagged words of the persistent kernel.
     pub(crate) flagged: Buffer,
-    /// The best tokens of parts of rows of logits, and the counters of the parts that were ranked.
-    pub(crate) best: Buffer,
+    /// The most likely tokens of parts of rows of logits, and the counters of the parts that were ranked.
+    pub(crate) topk: Buffer,
     pub(crate) arrived: Buffer,
     /// Results on the host.
     pub(crate) results: Pinned,
@@ -54,24 +54,18 @@ pub(crate) struct ExecState {
     pub(crate) device: Arc<Device>,
 }
 
-/// A tape and what was captured of it.
-pub(crate) struct Recording {
-    pub(crate) tape: Tape,
-    pub(crate) pieces: Vec<Piece>,
-}
-
-/// A part of a recording.
-pub(crate) enum Piece {
-    Captured(CapturedGraph),
-    /// The calls of an attention node.
-    Launched(Vec<Launch>),
-}
-
 /// How the kernels of a tape are started.
 pub(crate) enum Start<'a> {
     Pieces(&'a [Piece]),
     Launches,
     Traced(TraceCallback<'a>),
+}
+
+impl<'a> Start<'a> {
+    /// Starts what was captured; launches the kernels if nothing was.
+    pub(crate) fn of(pieces: Option<&'a [Piece]>) -> Start<'a> {
+        pieces.map_or(Start::Launches, Start::Pieces)
+    }
 }
 
 impl ExecState {
@@ -96,7 +90,7 @@ impl ExecState {
             partial: Buffer::new(device, partial)?,
             counters: Buffer::new(device, counters * 4)?,
             flagged: Buffer::new(device, flagged)?,
-            best: Buffer::new(device, 0)?,
+            topk: Buffer::new(device, 0)?,
             arrived: Buffer::new(device, 0)?,
             results: Pinned::new(device, 0)?,
             words: Vec::new(),
@@ -110,11 +104,11 @@ impl ExecState {
         })
     }
 
-    /// Makes the tape for inputs of these shapes, and grows the memory if necessary.
-    pub(crate) fn tape(&mut self, shapes: &[&[usize]]) -> Result<Tape, BackendError> {
+    /// Makes the tape for these sizes, and grows the memory if necessary.
+    pub(crate) fn tape(&mut self, bindings: Bindings) -> Result<Tape, BackendError> {
         self.device.bind()?;
         let facts = &self.device.facts;
-        let planned = Planned::new(&self.graph, &self.constants, shapes, self.executor, facts)?;
+        let planned = Planned::new(&self.graph, &self.constants, bindings, self.executor, facts)?;
         if planned.memory.arena_bytes > self.arena.len() {
             // Nothing in the arena outlives a step, so the old contents are dropped.
             self.stream.wait()?;
@@ -151,57 +145,6 @@ impl ExecState {
             self.generation += 1;
         }
         Ok(())
-    }
-
-    fn step_tape(&mut self, sizes: [usize; 3]) -> Result<Tape, BackendError> {
-        let shapes = sizes.each_ref().map(std::slice::from_ref);
-        self.tape(&shapes)
-    }
-
-    /// Captures the work of a step of these sizes.
-    pub(crate) fn record(
-        &mut self,
-        sizes: [usize; 3],
-        mode: RunMode,
-    ) -> Result<Recording, BackendError> {
-        let tape = self.step_tape(sizes)?;
-        let mut pieces = Vec::new();
-        let mut launches: Vec<Launch> = Vec::new();
-        let capture = |launches: &mut Vec<Launch>| {
-            let launches = std::mem::take(launches);
-            // SAFETY: the calls use the executable's memory, which outlives its recordings; if it moves, the generation
-            // changes and nothing of this recording is replayed.
-            unsafe { CapturedGraph::capture(&self.stream, &launches) }.map(Piece::Captured)
-        };
-        if mode != RunMode::Piecewise {
-            launches.clone_from(&tape.whole);
-        }
-        for call in tape.calls.iter().filter(|_| mode == RunMode::Piecewise) {
-            if call.attends {
-                if !launches.is_empty() {
-                    pieces.push(capture(&mut launches)?);
-                }
-                pieces.push(Piece::Launched(call.launches.clone()));
-            } else {
-                launches.extend(call.launches.iter().cloned());
-            }
-        }
-        if !launches.is_empty() {
-            pieces.push(capture(&mut launches)?);
-        }
-        Ok(Recording { tape, pieces })
-    }
-
-    /// Encodes a step of a decoder and its plan into the step buffer.
-    pub(crate) fn fill_step(
-        &mut self,
-        sizes: [usize; 3],
-        mut cache: CacheStep<'_, CudaKv>,
-    ) -> Result<(), BackendError> {
-        let layout = StepLayout::of_step(&self.graph, sizes);
-        let inputs = encoded(cache.plan.step());
-        let bytes = inputs.each_ref().map(|input| bytemuck::cast_slice(input));
-        self.fill(&layout, &bytes, Some(&mut cache))
     }
 
     /// Copies inputs and the plan to the step buffer; the copy is on the executable's stream.
@@ -333,7 +276,7 @@ fn value(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Value {
 }
 
 /// A step as the graph's three inputs.
-fn encoded(step: &Step) -> [Vec<i32>; 3] {
+pub(crate) fn encoded(step: &Step) -> [Vec<i32>; 3] {
     let tokens = step.tokens();
     [
         tokens.iter().map(|token| token.id as i32).collect(),
@@ -366,20 +309,5 @@ fn append_plans(
         let at = layout.layers / 4 + id * size_of::<KvLayer>() / 4;
         let to = &mut words[at..at + size_of::<KvLayer>() / 4];
         bytemuck::cast_slice_mut::<u32, u8>(to).copy_from_slice(bytemuck::bytes_of(&entry));
-    }
-}
-
-impl ExecState {
-    /// Copies the step again if its buffer has moved since it was filled.
-    pub(crate) fn keep_step(&mut self, before: u64) -> Result<(), CudaError> {
-        if before == self.step.address() {
-            return Ok(());
-        }
-        self.stream.wait()?;
-        // SAFETY: the step buffer only grows, so it holds what the words hold.
-        unsafe {
-            self.device
-                .upload(self.step.address(), bytemuck::cast_slice(&self.words))
-        }
     }
 }

@@ -5,22 +5,22 @@
 
 mod arguments;
 mod attention;
-mod best;
 mod calls;
 mod compile;
 mod device;
 mod error;
+mod exec_state;
 mod executable;
 mod format;
 mod kv;
 mod launch;
-mod machine;
 mod persistent;
 mod plan;
 mod products;
 mod profile;
 mod step_layout;
 mod tape;
+mod topk;
 mod uncached;
 mod weights;
 
@@ -31,9 +31,12 @@ pub use executable::SUPPORT_VARIABLE;
 pub use format::DeviceFormat;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
-use backend::{Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest};
+use backend::{
+    Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest, ReplayWrapper,
+};
 use device::Device;
-use executable::CudaExecutable;
+use exec_state::ExecState;
+use executable::CudaRecorder;
 use graph::{Graph, TensorId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -81,8 +84,9 @@ impl Backend for Cuda {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, BackendError> {
-        let executable = CudaExecutable::new(graph, &self.device, options)?;
-        Ok(Box::new(executable))
+        let state = ExecState::new(graph, &self.device, options)?;
+        let recorder = CudaRecorder::new(state)?;
+        Ok(Box::new(ReplayWrapper::new(recorder, options)))
     }
 
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {

@@ -35,13 +35,9 @@ impl StepLayout {
         }
     }
 
-    /// The layout of a decoder's step with these numbers of tokens, positions and rows.
-    pub(crate) fn of_step(graph: &Graph, sizes: [usize; 3]) -> StepLayout {
-        let shapes = sizes.each_ref().map(std::slice::from_ref);
-        let bindings = graph
-            .bind(&shapes)
-            .expect("a decoder takes steps of any size");
-        StepLayout::new(graph, &bindings)
+    /// The numbers of tokens, positions and rows of a decoder's step.
+    pub(crate) fn step_sizes(&self) -> [usize; 3] {
+        std::array::from_fn(|i| self.inputs[i].len() / size_of::<i32>())
     }
 
     /// The number of layers in the table.

@@ -52,11 +52,10 @@ impl Planned {
     pub(crate) fn new(
         graph: &Graph,
         constants: &Constants,
-        shapes: &[&[usize]],
+        bindings: Bindings,
         executor: ExecutorKind,
         facts: &DeviceFacts,
     ) -> Result<Planned, BackendError> {
-        let bindings = graph.bind(shapes)?;
         let format = |id: TensorId| constants.packed(id).map(|weight| weight.shape.format);
         let (ops, memory) = plan_ops(graph, bindings, executor, &format, facts)?;
         Ok(Planned {

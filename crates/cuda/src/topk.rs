@@ -1,23 +1,23 @@
-//! The best tokens of rows of logits, found on the device: only they are copied to the host.
+//! The most likely tokens of rows of logits, found on the device: only they are copied to the host.
 
-use crate::arguments::BestArgs;
+use crate::arguments::TopKArgs;
 use crate::compile::Unit;
 use crate::device::Buffer;
+use crate::exec_state::ExecState;
 use crate::launch::Launch;
-use crate::machine::ExecState;
 use backend::{BackendError, LogitsMode, ScoredToken};
 
-/// Keys that a block ranks at a time, as in `kernels/best.cu`.
+/// Keys that a block ranks at a time, as in `kernels/topk.cu`.
 const RANKED_KEYS: usize = 2048;
 /// The most tokens of a row that the device ranks. The host ranks more of them faster, from a copy of all logits.
-const MAX_BEST: usize = 128;
+const MAX_TOPK: usize = 128;
 /// Threads of a block.
 const THREADS: u32 = 256;
 
 /// The number of tokens that the device finds in each row of `width` logits; `None` if all logits are copied.
 pub(crate) fn ranked_tokens(wanted: LogitsMode, width: usize) -> Option<usize> {
     let count = wanted.count()?.min(width);
-    (1..=MAX_BEST).contains(&count).then_some(count)
+    (1..=MAX_TOPK).contains(&count).then_some(count)
 }
 
 /// The token of a key.
@@ -34,8 +34,8 @@ pub(crate) fn token_of(key: u64) -> ScoredToken {
 }
 
 impl ExecState {
-    /// The keys of the `k` best tokens of each of these rows of logits, after the work that computes them.
-    pub(crate) fn best_keys(
+    /// The keys of the `k` most likely tokens of each of these rows of logits, after the work that computes them.
+    pub(crate) fn topk_keys(
         &mut self,
         logits: u64,
         rows: usize,
@@ -49,10 +49,10 @@ impl ExecState {
         let parts = width.div_ceil(RANKED_KEYS);
         let key_bytes = size_of::<u64>();
         let result = rows * k * key_bytes;
-        if rows * parts * k * key_bytes > self.best.len() {
+        if rows * parts * k * key_bytes > self.topk.len() {
             self.stream.wait()?;
             let bytes = rows * parts * k * key_bytes;
-            self.best = Buffer::new(&self.device, bytes.next_power_of_two())?;
+            self.topk = Buffer::new(&self.device, bytes.next_power_of_two())?;
         }
         if rows * size_of::<u32>() > self.arrived.len() {
             self.stream.wait()?;
@@ -60,9 +60,9 @@ impl ExecState {
             self.arrived = Buffer::new(&self.device, bytes.next_power_of_two())?;
         }
         self.grow_results(result)?;
-        let arguments = BestArgs {
+        let arguments = TopKArgs {
             logits,
-            parts: self.best.address(),
+            parts: self.topk.address(),
             // The kernel writes the keys to the host's memory: a copy would start after its end.
             out: self.results.bytes().as_ptr() as u64,
             arrived: self.arrived.address(),
@@ -72,7 +72,7 @@ impl ExecState {
             unused: 0,
         };
         let shared = (RANKED_KEYS * key_bytes) as u32;
-        let function = self.device.function(Unit::General, "best_tokens")?;
+        let function = self.device.function(Unit::General, "topk_tokens")?;
         let grid = [parts as u32, rows as u32];
         let launch = Launch::new(function, grid, THREADS, shared, &arguments);
         // SAFETY: the logits have these rows, the buffers have room for the keys of all parts and rows and for a counter of each
@@ -87,7 +87,7 @@ impl ExecState {
 mod tests {
     use super::*;
 
-    /// `token_key` of `kernels/best.cu`.
+    /// `token_key` of `kernels/topk.cu`.
     fn token_key(logit: f32, id: u32) -> u64 {
         let bits = match logit {
             x if x.is_nan() => f32::NEG_INFINITY.to_bits(),

@@ -70,6 +70,7 @@ fn runnable(cuda: &cuda::Cuda, mode: RunMode) -> Runnable {
         max_query_len: 1,
         max_tokens: 512,
         max_rows: SEQUENCES as usize,
+        record_all: true,
     };
     runnable.prepare(&prepared).unwrap();
     runnable

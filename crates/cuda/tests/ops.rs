@@ -1,4 +1,4 @@
-//! The best tokens of rows, and the ops of hidden states and draft heads. Needs a GPU, as `device.rs` does.
+//! The most likely tokens of rows, and the ops of hidden states and draft heads. Needs a GPU, as `device.rs` does.
 
 #[path = "gpu/binding.rs"]
 mod binding;
@@ -81,6 +81,7 @@ fn outputs(
         max_query_len: 1,
         max_tokens: 64,
         max_rows: sequences as usize,
+        record_all: true,
     };
     runnable.prepare(&prepared).unwrap();
     let mut outputs = StepOutputs::new(wanted);
@@ -103,7 +104,7 @@ fn outputs(
 }
 
 #[test]
-fn the_best_tokens_are_those_of_all_logits() {
+fn the_most_likely_tokens_are_those_of_all_logits() {
     let Some(cuda) = gpu::device() else { return };
     for (vocabulary, sequences) in [(30, 1), (2048, 5), (2049, 3), (49_152, 1), (128_256, 9)] {
         let graph = decoder(vocabulary);
@@ -121,9 +122,9 @@ fn the_best_tokens_are_those_of_all_logits() {
                 for row in 0..found.rows() {
                     let mut expect: Vec<ScoredToken> = vec![];
                     let k = wanted.count().unwrap();
-                    backend::best_tokens(&mut expect, logits.logits(row), k);
+                    backend::topk(&mut expect, logits.logits(row), k);
                     let text = format!("{wanted:?} of {vocabulary}, row {row}");
-                    assert_eq!(found.best(row), expect, "{text}");
+                    assert_eq!(found.topk(row), expect, "{text}");
                 }
             }
         }

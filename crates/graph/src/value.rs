@@ -242,6 +242,16 @@ impl DataRef<'_> {
         self.len() == 0
     }
 
+    /// The elements as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            DataRef::F32(v) => bytemuck::cast_slice(v),
+            DataRef::I32(v) => bytemuck::cast_slice(v),
+            DataRef::I64(v) => bytemuck::cast_slice(v),
+            DataRef::Bool(v) => bytemuck::cast_slice(v),
+        }
+    }
+
     /// The address of the first element.
     pub fn as_ptr(&self) -> *const u8 {
         match self {

@@ -45,7 +45,7 @@ pub mod model {
 
 /// Text generation and scoring with a decoder: runners, samplers and the generation loop.
 pub mod generate {
-    pub use ::backend::{LogitsMode, RowOutputs, ScoredToken, argmax, best_tokens};
+    pub use ::backend::{LogitsMode, RowOutputs, ScoredToken, argmax, topk};
     pub use ::kv::SeqId;
     pub use ::runtime::{
         BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, FinishReason,
@@ -152,10 +152,11 @@ pub mod snapshot {
 /// the conformance suites.
 pub mod backend {
     pub use ::backend::{
-        Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions,
-        Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, KvPool,
-        OutputCallback, ProgressCallback, Replay, ReplayError, RunMode, TraceCallback,
-        UnknownRunMode, check_storage, reference, row_codec,
+        Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes,
+        CompileOptions, Dispatch, Dispatcher, Executable, ExecutorKind, Footprint,
+        FootprintRequest, GraphSupport, KvPool, OutputCallback, ProgressCallback, Replay,
+        ReplayError, ReplayWrapper, RunMode, TraceCallback, UnknownRunMode, check_storage,
+        reference, row_codec,
     };
     pub use ::conformance;
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};

@@ -7,8 +7,8 @@ use kvark::engine::{
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
 use kvark::{Cpu, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn model(name: &str) -> Arc<Model> {

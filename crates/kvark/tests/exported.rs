@@ -30,6 +30,7 @@ const COMPILES: [CompileOptions; 2] = [
         run_mode: None,
         packed_folder: None,
         progress: None,
+        record_all: false,
     },
     CompileOptions {
         threads: Some(1),
@@ -37,6 +38,7 @@ const COMPILES: [CompileOptions; 2] = [
         run_mode: None,
         packed_folder: None,
         progress: None,
+        record_all: false,
     },
 ];
 

@@ -140,6 +140,7 @@ fn tree_script(model: &Model, cpu: &Cpu, mode: RunMode) -> Vec<Vec<u32>> {
         max_query_len: 1,
         max_tokens: 64,
         max_rows: 8,
+        record_all: false,
     };
     module.prepare(forward, &steps).unwrap();
     let mut outputs = StepOutputs::new(LogitsMode::Logits);

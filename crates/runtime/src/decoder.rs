@@ -1,18 +1,18 @@
 //! `Decoder`: builds and runs the steps of a decoder's module and keeps their outputs.
 
 use crate::memory::MemoryUsage;
-use crate::module::{MethodId, Module};
+use crate::module::Module;
 use crate::options::{RunnerOptions, StepSize};
 use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, LogitsMode, NodeProfile, RunMode, StepOptions, StepOutputs};
+use backend::{Backend, LogitsMode, NodeProfile, RunMode, Runnable, StepOptions, StepOutputs};
 use graph::Graph;
 use kv::{CacheEntry, Step};
 use std::sync::Arc;
 
-/// The module of a decoder with its current step and outputs, which `Runner` and `BatchRunner` are built on.
+/// The forward of a decoder with its current step and outputs, which `Runner` and `BatchRunner` are built on.
 pub(crate) struct Decoder {
-    module: Module,
-    forward: MethodId,
+    forward: Runnable,
+    weights_bytes: usize,
     options: StepOptions,
     vocab: usize,
     /// The step that is being built; its memory is reused.
@@ -33,19 +33,21 @@ impl Decoder {
         cache: Arc<CacheEntry>,
     ) -> Result<Decoder, RuntimeError> {
         let (artifact, compile) = (model.artifact(), &options.compile);
-        let mut module = Module::bind(artifact, backend, compile, Some(cache))?;
-        let forward = module.method("forward")?;
+        let module = Module::bind(artifact, backend, compile, Some(cache))?;
+        let weights_bytes = module.weights_bytes();
+        let mut forward = module.into_method("forward")?;
         let step_options = StepOptions {
             mode: options.compile.step_mode(),
             max_sequences: sequences,
             max_query_len,
             max_tokens: size.tokens,
             max_rows: size.rows,
+            record_all: options.compile.record_all,
         };
-        module.prepare(forward, &step_options)?;
+        forward.prepare(&step_options)?;
         Ok(Decoder {
-            module,
             forward,
+            weights_bytes,
             options: step_options,
             vocab: model.facts().vocab_size,
             step: Step::default(),
@@ -56,8 +58,7 @@ impl Decoder {
     /// Runs the step that was built and keeps the wanted outputs of its rows.
     pub(crate) fn run(&mut self, wanted: LogitsMode) -> Result<(), RuntimeError> {
         self.outputs.want(wanted);
-        self.module
-            .run_step(self.forward, &self.step, &mut self.outputs)
+        Ok(self.forward.run_step(&self.step, &mut self.outputs)?)
     }
 
     /// Returns an error for a token id outside the vocabulary.
@@ -76,46 +77,46 @@ impl Decoder {
     }
 
     pub(crate) fn graph(&self) -> &Graph {
-        self.module.graph(self.forward)
+        self.forward.graph()
     }
 
     /// Changes the run mode of later steps.
     pub(crate) fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
         self.options.mode = mode;
-        self.module.prepare(self.forward, &self.options)
+        Ok(self.forward.prepare(&self.options)?)
     }
 
     /// The run mode of steps.
     pub(crate) fn run_mode(&self) -> RunMode {
-        self.module.dispatcher(self.forward).mode()
+        self.forward.dispatcher().mode()
     }
 
     /// The number of recordings, and the maximum number.
     pub(crate) fn captures(&self) -> (usize, usize) {
-        let dispatcher = self.module.dispatcher(self.forward);
-        (self.module.captures(), dispatcher.descriptors())
+        let dispatcher = self.forward.dispatcher();
+        (self.forward.captures(), dispatcher.descriptors())
     }
 
     /// The number of steps that no recording from before them served.
     pub(crate) fn missed_recordings(&self) -> usize {
-        self.module.missed_recordings(self.forward)
+        self.forward.missed_recordings()
     }
 
     pub(crate) fn set_profiling(&mut self, on: bool) {
-        self.module.set_profiling(on);
+        self.forward.set_profiling(on);
     }
 
     pub(crate) fn profile(&self) -> Vec<NodeProfile> {
-        self.module.profile()
+        self.forward.profile()
     }
 
     /// The memory in use now; `kv` is the bytes of keys and values.
     pub(crate) fn memory(&self, kv: usize) -> MemoryUsage {
         MemoryUsage {
-            weights: self.module.weights_bytes(),
+            weights: self.weights_bytes,
             kv,
-            arena: self.module.arena_bytes(),
-            packed: self.module.packed_bytes(),
+            arena: self.forward.arena_bytes(),
+            packed: self.forward.packed_bytes(),
         }
     }
 }

@@ -106,14 +106,18 @@ impl Module {
         Ok(self.runnable(method).prepare(options)?)
     }
 
+    /// The method of this name alone.
+    ///
+    /// # Errors
+    /// `UnknownMethod` if the model has no such method.
+    pub(crate) fn into_method(mut self, name: &str) -> Result<Runnable, RuntimeError> {
+        let MethodId(method) = self.method(name)?;
+        Ok(self.methods.swap_remove(method).1)
+    }
+
     /// Bytes of the model's constants.
     pub fn weights_bytes(&self) -> usize {
         self.weights_bytes
-    }
-
-    /// Allocates the memory for runs of a method on inputs of these shapes, if the backend plans its memory.
-    pub fn reserve(&mut self, method: MethodId, shapes: &[Vec<usize>]) -> Result<(), RuntimeError> {
-        Ok(self.runnable(method).reserve(shapes)?)
     }
 
     fn runnable(&mut self, MethodId(method): MethodId) -> &mut Runnable {

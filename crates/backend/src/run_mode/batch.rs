@@ -33,6 +33,16 @@ impl BatchDescriptor {
         }
     }
 
+    /// The decode of one token of each of these sequences.
+    pub(crate) const fn decode(sequences: usize) -> BatchDescriptor {
+        BatchDescriptor {
+            tokens: sequences,
+            rows: sequences,
+            sequences: Some(sequences),
+            query_len: Some(1),
+        }
+    }
+
     /// The descriptor whose recording serves any number of sequences.
     pub const fn relaxed(self) -> BatchDescriptor {
         BatchDescriptor {

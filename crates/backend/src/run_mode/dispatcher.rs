@@ -199,23 +199,29 @@ impl Dispatcher {
         eager
     }
 
-    /// All that is recorded, in the order in which it should be: pieces before whole steps, large before small. Rows
-    /// are those of a decode: as many as tokens.
-    pub fn captures(&self) -> Vec<Dispatch> {
-        let of = |mode: RunMode, keys: &BTreeSet<BatchDescriptor>| {
+    /// All that is recorded for steps of up to this many rows, in the order in which it should be: pieces before whole steps, large
+    /// before small.
+    pub fn captures(&self, max_rows: usize) -> Vec<Dispatch> {
+        let mut captures = vec![];
+        for (mode, keys) in [
+            (RunMode::Piecewise, &self.piecewise),
+            (RunMode::Full, &self.full),
+        ] {
             let mut keys: Vec<BatchDescriptor> = keys.iter().copied().collect();
             keys.sort_by_key(|key| (std::cmp::Reverse(key.tokens), key.query_len.is_none()));
-            let dispatch = move |key: BatchDescriptor| Dispatch {
-                mode,
-                batch: BatchDescriptor {
-                    rows: key.tokens,
-                    ..key
-                },
-            };
-            keys.into_iter().map(dispatch)
-        };
-        let pieces = of(RunMode::Piecewise, &self.piecewise);
-        pieces.chain(of(RunMode::Full, &self.full)).collect()
+            for key in keys {
+                // The rows of a step are padded to the next of these sizes.
+                let most = row_sizes(key.tokens).find(|rows| *rows >= max_rows);
+                let mut rows: Vec<usize> = row_sizes(key.tokens).collect();
+                rows.retain(|rows| *rows <= most.unwrap_or(key.tokens));
+                let dispatch = |rows: usize| Dispatch {
+                    mode,
+                    batch: BatchDescriptor { rows, ..key },
+                };
+                captures.extend(rows.into_iter().rev().map(dispatch));
+            }
+        }
+        captures
     }
 
     /// How many descriptors steps can be dispatched to, those of different numbers of rows counted apart.

@@ -2,19 +2,17 @@
 //!
 //! All of it is pure code that knows no device. [`RunMode`] is the caller's choice, [`GraphSupport`] what an executable
 //! can record; [`RunMode::downgrade`] joins the two. A [`Dispatcher`] maps each step's [`BatchDescriptor`] to a mode and
-//! to the descriptor of a recorded size; a [`ReplayWrapper`] records and replays by descriptor. What a recording is
-//! (a tape on the CPU, a captured graph on a GPU) is the executable's own business.
+//! to the descriptor of a recorded size; a [`ReplayWrapper`] records and replays by mode and descriptor. A backend supplies
+//! recording and replaying ([`Replay`]).
 
 mod batch;
-mod device;
 mod dispatcher;
 mod mode;
 mod shape_cache;
 mod wrapper;
 
 pub use batch::BatchDescriptor;
-pub use device::{Command, RecordingDevice};
 pub use dispatcher::{CaptureSizes, Dispatch, Dispatcher, DispatcherOptions};
 pub use mode::{GraphSupport, RunMode, UnknownRunMode};
 pub use shape_cache::ShapeCache;
-pub use wrapper::{Replay, ReplayCounts, ReplayError, ReplayWrapper};
+pub use wrapper::{Replay, ReplayError, ReplayWrapper};

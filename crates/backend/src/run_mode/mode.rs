@@ -67,6 +67,14 @@ impl RunMode {
         }
     }
 
+    /// The mode of recordings by shape, for steps that no descriptor fits.
+    pub(crate) const fn stored(self) -> RunMode {
+        match self {
+            RunMode::None => RunMode::None,
+            _ => RunMode::Full,
+        }
+    }
+
     /// Whether uniform decodes and mixed steps have different modes.
     pub const fn is_dual(self) -> bool {
         matches!(self, RunMode::FullDecodeOnly | RunMode::FullAndPiecewise)

@@ -14,13 +14,14 @@ impl<T> Default for ShapeCache<T> {
 }
 
 impl<T> ShapeCache<T> {
-    /// The value of these shapes, which is made if it is not there. The least recently used value goes when there are too many.
+    /// The value of these shapes, which is made if it is not there, and whether it was made. The least recently used value goes when there are too many.
     pub fn get_or_make<E>(
         &mut self,
         shapes: &[&[usize]],
         make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<&mut T, E> {
-        match self.0.iter().position(|(known, _)| known == shapes) {
+    ) -> Result<(&mut T, bool), E> {
+        let found = self.0.iter().position(|(known, _)| known == shapes);
+        match found {
             Some(i) => self.0[..=i].rotate_right(1),
             None => {
                 let value = make()?;
@@ -29,12 +30,7 @@ impl<T> ShapeCache<T> {
                 self.0.insert(0, (shapes, value));
             }
         }
-        Ok(&mut self.0[0].1)
-    }
-
-    /// Removes the values for which `keep` is false.
-    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.0.retain(|(_, value)| keep(value));
+        Ok((&mut self.0[0].1, found.is_none()))
     }
 }
 
@@ -51,7 +47,7 @@ mod tests {
                 made += 1;
                 Ok::<_, ()>(made)
             });
-            *value.unwrap()
+            *value.unwrap().0
         };
         for n in 0..8 {
             assert_eq!(get(&mut cache, n), n + 1);
@@ -59,7 +55,5 @@ mod tests {
         assert_eq!(get(&mut cache, 0), 1, "used again");
         assert_eq!(get(&mut cache, 8), 9, "the place of 1");
         assert_eq!((get(&mut cache, 0), get(&mut cache, 1)), (1, 10));
-        cache.retain(|value| *value < 10);
-        assert_eq!(get(&mut cache, 1), 11);
     }
 }

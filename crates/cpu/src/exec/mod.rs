@@ -11,7 +11,7 @@ mod tape_call;
 mod weight_layouts;
 
 pub(crate) use constants::realigned_bytes;
-pub(crate) use executable::CpuExecutable;
+pub(crate) use executable::CpuRecorder;
 pub(crate) use tape::PlannedStep;
 pub(crate) use weight_layouts::WeightLayouts;
 

@@ -47,7 +47,7 @@ pub(super) enum Fusion {
 }
 
 /// A graph resolved for inputs of certain shapes.
-pub(super) struct Tape {
+pub(crate) struct Tape {
     bindings: Bindings,
     fusion: Fusion,
     ops: Vec<TapeOp>,
@@ -335,20 +335,20 @@ impl Tape {
     /// The inputs must have the shapes that the tape was recorded for and the graph's types.
     pub(super) unsafe fn run(
         &mut self,
-        machine: &mut ExecState,
+        state: &mut ExecState,
         inputs: &[*const u8],
         cache: &mut Option<CacheStep<'_, CpuKv>>,
         mut trace: Option<TraceCallback<'_>>,
     ) -> Result<(), BackendError> {
-        self.resolve(machine.arena.as_mut_ptr(), inputs);
-        let (graph, tape) = (&*machine.graph, &*self);
-        let ctx = machine.context();
-        let mut measured = machine.profile.is_some().then(Vec::new);
+        self.resolve(state.arena.as_mut_ptr(), inputs);
+        let (graph, tape) = (&*state.graph, &*self);
+        let ctx = state.context();
+        let mut measured = state.profile.is_some().then(Vec::new);
         for op in &tape.ops {
             let now = &tape.calls[op.calls.clone()];
             let started = measured.as_ref().map(|_| Instant::now());
             match &op.prefetch {
-                Some(NextReads::Weights(spans)) => machine.threads.set_next_spans(spans),
+                Some(NextReads::Weights(spans)) => state.threads.set_next_spans(spans),
                 Some(NextReads::Attention(i)) => tape.calls[*i].call.plan_prefetch(&ctx, cache),
                 None => {}
             }
@@ -360,7 +360,7 @@ impl Tape {
                 let done = match (&op.kind, now) {
                     (_, [entry]) if tape.is_between_pieces(entry) => {
                         let node = graph.node(entry.node);
-                        let layouts = machine.constants.layouts();
+                        let layouts = state.constants.layouts();
                         let call = Call::new(graph, node, &tape.bindings, layouts)?;
                         call.run(&ctx, tape.addresses(entry), cache)
                     }
@@ -387,7 +387,7 @@ impl Tape {
                 trace(graph.node_name(node), node.op.name(), &value);
             }
         }
-        if let (Some(profile), Some(measured)) = (&mut machine.profile, measured) {
+        if let (Some(profile), Some(measured)) = (&mut state.profile, measured) {
             for (op, time, work) in measured {
                 // The op is labelled by the calls it serves, so the prologue's name comes last.
                 let (prologue, others) = tape.calls[op.calls.clone()].split_at(op.prologue_len());

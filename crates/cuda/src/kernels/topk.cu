@@ -1,10 +1,10 @@
-// The best tokens of rows of logits: each part of a row is ranked by a block of its own, then the best of its parts by the
+// The most likely tokens of rows of logits: each part of a row is ranked by a block of its own, then the best of its parts by the
 // last of these blocks.
 
-// Keys that a block ranks at a time, as in `best.rs`.
+// Keys that a block ranks at a time, as in `topk.rs`.
 #define RANKED_KEYS 2048
 
-struct BestArgs {
+struct TopKArgs {
     const float* logits;
     // The best keys of every part, `[rows, parts, k]`, and of every row, `[rows, k]`, in memory of the host.
     u64* parts;
@@ -61,9 +61,9 @@ __device__ void rank_keys(u64* keys, u32 n, u32 k) {
     __syncthreads();
 }
 
-// The best tokens of each row: a block for each part (x) of each row (y). The last block of a row ranks the best of its parts: what it
+// The most likely tokens of each row: a block for each part (x) of each row (y). The last block of a row ranks the best of its parts: what it
 // has kept so far with the next keys of the parts.
-extern "C" __global__ void best_tokens(const __grid_constant__ BestArgs a) {
+extern "C" __global__ void topk_tokens(const __grid_constant__ TopKArgs a) {
     extern __shared__ __align__(16) u64 keys[];
     __shared__ bool last;
     begin();

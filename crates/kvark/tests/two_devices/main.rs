@@ -240,6 +240,6 @@ fn greedy_tokens_are_those_of_the_cpu() {
 /// The two most likely tokens.
 fn top_two(logits: &[f32]) -> [u32; 2] {
     let mut best = vec![];
-    kvark::generate::best_tokens(&mut best, logits, 2);
+    kvark::generate::topk(&mut best, logits, 2);
     [best[0].id, best[1].id]
 }

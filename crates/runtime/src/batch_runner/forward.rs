@@ -66,9 +66,10 @@ impl BatchRunner {
         let sequences = tokens.iter().map(|token| token.seq);
         let sequences = sequences.chain(trees.iter().map(|(seq, _)| *seq));
         let pending = self.take_all_pending(sequences);
+        let levels: Vec<_> = trees.iter().map(CandidateLevel::of_tree).collect();
         let ran = match pending.is_empty() {
-            true => self.run(tokens, trees, wanted),
-            false => self.run(&[&pending, tokens].concat(), trees, wanted),
+            true => self.run(tokens, &levels, wanted),
+            false => self.run(&[&pending, tokens].concat(), &levels, wanted),
         };
         self.restore_pending_on_error(ran, &pending)
     }
@@ -105,7 +106,8 @@ impl BatchRunner {
             }
         }
         let ran = self.check_ids(&tokens, &trees);
-        let ran = ran.and_then(|()| self.run(&tokens, &trees, wanted));
+        let levels: Vec<_> = trees.iter().map(CandidateLevel::of_tree).collect();
+        let ran = ran.and_then(|()| self.run(&tokens, &levels, wanted));
         self.restore_pending_on_error(ran, &pending)
     }
 
@@ -153,25 +155,11 @@ impl BatchRunner {
     ) -> Result<(), RuntimeError> {
         let ids = levels.iter().flat_map(|level| level.tokens);
         self.decoder.check_ids(ids.copied())?;
-        self.run_levels(&[], levels, LogitsMode::Logits)
+        self.run(&[], levels, LogitsMode::Logits)
     }
 
     /// Runs one forward. The caller has checked the token ids and taken the pending tokens.
     fn run(
-        &mut self,
-        tokens: &[BatchToken],
-        trees: &[(SeqId, &TreeProposal)],
-        wanted: LogitsMode,
-    ) -> Result<(), RuntimeError> {
-        let levels = trees.iter().map(|(seq, tree)| CandidateLevel {
-            seq: *seq,
-            tokens: tree.tokens(),
-            parents: tree.parents(),
-        });
-        self.run_levels(tokens, &levels.collect::<Vec<_>>(), wanted)
-    }
-
-    fn run_levels(
         &mut self,
         tokens: &[BatchToken],
         levels: &[CandidateLevel<'_>],
@@ -255,4 +243,15 @@ pub(crate) struct CandidateLevel<'a> {
     pub(crate) seq: SeqId,
     pub(crate) tokens: &'a [u32],
     pub(crate) parents: &'a [Option<u32>],
+}
+
+impl<'a> CandidateLevel<'a> {
+    /// All candidates of a tree.
+    fn of_tree((seq, tree): &(SeqId, &'a TreeProposal)) -> CandidateLevel<'a> {
+        CandidateLevel {
+            seq: *seq,
+            tokens: tree.tokens(),
+            parents: tree.parents(),
+        }
+    }
 }

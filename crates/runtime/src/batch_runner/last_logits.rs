@@ -6,19 +6,19 @@ use backend::{RowOutputs, ScoredToken};
 #[derive(Clone, Default)]
 pub(super) struct LastLogits {
     logits: Vec<f32>,
-    best: Vec<ScoredToken>,
+    topk: Vec<ScoredToken>,
 }
 
 impl LastLogits {
     /// Forgets the outputs and keeps their memory.
     pub(super) fn clear(&mut self) {
         self.logits.clear();
-        self.best.clear();
+        self.topk.clear();
     }
 
     /// Whether there are no outputs.
     pub(super) fn is_empty(&self) -> bool {
-        self.logits.is_empty() && self.best.is_empty()
+        self.logits.is_empty() && self.topk.is_empty()
     }
 
     /// Replaces the outputs.
@@ -26,15 +26,15 @@ impl LastLogits {
         self.clear();
         match row {
             RowOutputs::Logits(logits) => self.logits.extend_from_slice(logits),
-            RowOutputs::Best(best) => self.best.extend_from_slice(best),
+            RowOutputs::TopK(topk) => self.topk.extend_from_slice(topk),
         }
     }
 
     /// The outputs.
     pub(super) fn outputs(&self) -> RowOutputs<'_> {
-        match self.best.is_empty() {
+        match self.topk.is_empty() {
             true => RowOutputs::Logits(&self.logits),
-            false => RowOutputs::Best(&self.best),
+            false => RowOutputs::TopK(&self.topk),
         }
     }
 }

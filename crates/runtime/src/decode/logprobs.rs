@@ -27,19 +27,20 @@ impl TokenLogprobs {
     pub(crate) fn new(logits: &[f32], token: u32, top: usize) -> TokenLogprobs {
         let softmax = LogSoftmax::new(logits);
         let logprob = |logit: f32| softmax.of(logit) as f32;
-        let mut best: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+        let mut likely: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
         let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let top = top.min(best.len());
-        if top > 0 && top < best.len() {
-            best.select_nth_unstable_by(top - 1, order);
+        let top = top.min(likely.len());
+        if top > 0 && top < likely.len() {
+            likely.select_nth_unstable_by(top - 1, order);
         }
-        best.truncate(top);
-        best.sort_unstable_by(order);
-        best.iter_mut()
+        likely.truncate(top);
+        likely.sort_unstable_by(order);
+        likely
+            .iter_mut()
             .for_each(|(_, logit)| *logit = logprob(*logit));
         TokenLogprobs {
             logprob: logprob(logits[token as usize]),
-            top: best,
+            top: likely,
         }
     }
 }

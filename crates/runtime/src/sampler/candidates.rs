@@ -46,7 +46,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// These tokens, the most likely first.
-    pub(super) fn of_best(best: &[Candidate], scratch: &mut Scratch) -> Candidates<'a> {
+    pub(super) fn of_topk(best: &[Candidate], scratch: &mut Scratch) -> Candidates<'a> {
         let mut candidates = Candidates::of_logits(&[], scratch);
         candidates.source = Source::List;
         candidates.list.clear();
@@ -153,7 +153,7 @@ impl<'a> Candidates<'a> {
 
 fn select(list: &mut Vec<Candidate>, row: &[f32], k: usize) {
     list.clear();
-    backend::best_tokens(list, row, k);
+    backend::topk(list, row, k);
 }
 
 fn select_at_least(list: &mut Vec<Candidate>, row: &[f32], least: f64) {

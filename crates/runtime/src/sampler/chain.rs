@@ -218,8 +218,8 @@ impl Sampler {
     /// If the row is empty.
     pub fn sample_row(&mut self, row: RowOutputs<'_>, history: &[u32]) -> u32 {
         let mut candidates = match row {
-            RowOutputs::Best(best) if self.takes_the_best => return best[0].id,
-            RowOutputs::Best(best) => Candidates::of_best(best, &mut self.scratch),
+            RowOutputs::TopK(best) if self.takes_the_best => return best[0].id,
+            RowOutputs::TopK(best) => Candidates::of_topk(best, &mut self.scratch),
             RowOutputs::Logits(logits) => Candidates::of_logits(logits, &mut self.scratch),
         };
         let token = self.choose(&mut candidates, history);

@@ -58,7 +58,7 @@ fn ids(list: &[Candidate]) -> Vec<u32> {
 /// All tokens as candidates.
 fn all(logits: &[f32]) -> Vec<Candidate> {
     let mut list = vec![];
-    backend::best_tokens(&mut list, logits, logits.len());
+    backend::topk(&mut list, logits, logits.len());
     list
 }
 
@@ -771,7 +771,7 @@ fn top_n_sigma_keeps_what_its_definition_keeps() {
             let all = all(&logits);
             for mut candidates in [
                 Candidates::of_logits(&logits, &mut scratch),
-                Candidates::of_best(&all, &mut scratch),
+                Candidates::of_topk(&all, &mut scratch),
             ] {
                 link.apply(&mut candidates, &[], &mut random);
                 assert_eq!(ids(candidates.list()), expect, "{n} of {logits:?}");

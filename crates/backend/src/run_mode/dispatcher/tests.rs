@@ -161,25 +161,30 @@ fn too_much_padding_is_not_worth_a_recording() {
 
 #[test]
 fn captures_come_in_groups_the_largest_first() {
-    let captures = dispatcher(FullAndPiecewise).captures();
-    let found: Vec<_> = captures
-        .iter()
-        .map(|c| (c.mode, c.batch.tokens, c.batch.query_len.is_some()))
+    // A step of up to 3 rows has 4, 2, 1 or none in its recording.
+    let captures = dispatcher(FullAndPiecewise).captures(3);
+    let groups: Vec<_> = captures
+        .chunk_by(|a, b| (a.mode, a.batch.tokens) == (b.mode, b.batch.tokens))
+        .map(|group| {
+            let Dispatch { mode, batch } = group[0];
+            let rows: Vec<usize> = group.iter().map(|c| c.batch.rows).collect();
+            (mode, batch.tokens, batch.query_len.is_some(), rows)
+        })
         .collect();
     let expect = [
-        (Piecewise, 8, false),
-        (Piecewise, 1, false),
-        (Full, 8, true),
-        (Full, 1, true),
+        (Piecewise, 8, false, vec![4, 2, 1, 0]),
+        (Piecewise, 1, false, vec![1, 0]),
+        (Full, 8, true, vec![4, 2, 1, 0]),
+        (Full, 1, true, vec![1, 0]),
     ];
-    assert_eq!(found, expect);
+    assert_eq!(groups, expect);
     assert!(
         captures
             .iter()
             .all(|c| dispatcher(FullAndPiecewise).knows(c.mode, &c.batch))
     );
-    assert!(dispatcher(NoReplay).captures().is_empty());
-    assert!(Dispatcher::eager().captures().is_empty());
+    assert!(dispatcher(NoReplay).captures(8).is_empty());
+    assert!(Dispatcher::eager().captures(8).is_empty());
 }
 
 #[test]

@@ -1,235 +1,224 @@
-use super::super::{CaptureSizes, Command, Dispatcher, DispatcherOptions, RecordingDevice};
 use super::*;
+use crate::Backend;
+use crate::reference::{Reference, ReferenceKv};
+use graph::DataRef;
+use kv::{CacheConfig, StepPlan};
 
-/// One layer of a toy model: doubles the number and adds the layer's own.
-struct Layer<'a> {
-    device: &'a mut RecordingDevice,
-    at: usize,
-    addend: i64,
-    address: usize,
+/// A graph that doubles its input, on a device that counts what is asked of it.
+#[derive(Default)]
+struct CountingDevice {
+    support: GraphSupport,
+    /// The mode and the sizes of everything recorded.
+    recorded: Vec<(RunMode, Vec<usize>)>,
+    captured: usize,
+    replayed: usize,
+    generation: u64,
+    /// The recording that moves the device's memory.
+    moves_at: Option<usize>,
 }
 
-impl Replay for Layer<'_> {
-    type Recording = Vec<Command>;
-    type Error = ReplayError;
+impl Replay for CountingDevice {
+    /// The index in `recorded`.
+    type Recording = usize;
+    type Kv = ReferenceKv;
 
-    fn run(&mut self) -> Result<(), ReplayError> {
-        self.device.launch(Command {
-            at: self.at,
-            factor: 2,
-            addend: self.addend,
-        });
+    const RESOLVES_EVERY_RUN: bool = true;
+    const RECORDS_AT_START: bool = false;
+
+    fn graph_support(&self) -> GraphSupport {
+        self.support
+    }
+
+    fn capture_sizes(&self, options: &StepOptions) -> (CaptureSizes, Option<usize>) {
+        (CaptureSizes::new([1, 2, 4, options.max_tokens]), None)
+    }
+
+    fn record(&mut self, shapes: &[&[usize]], mode: RunMode) -> Result<usize, BackendError> {
+        let sizes: Vec<usize> = shapes.iter().map(|shape| shape[0]).collect();
+        self.generation += u64::from(self.moves_at == Some(self.recorded.len()));
+        self.recorded.push((mode, sizes));
+        Ok(self.recorded.len() - 1)
+    }
+
+    fn capture(&mut self, _: &mut usize) -> Result<(), BackendError> {
+        self.captured += 1;
         Ok(())
     }
 
-    fn record(&mut self) -> Result<Vec<Command>, ReplayError> {
-        self.device.begin_capture();
-        self.run()?;
-        Ok(self.device.end_capture())
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
-    fn replay(&mut self, recording: &mut Vec<Command>) -> Result<(), ReplayError> {
-        self.device.replay(recording);
+    fn replay_step(
+        &mut self,
+        _: &mut usize,
+        _: CacheStep<'_, ReferenceKv>,
+        _: &mut StepOutputs,
+    ) -> Result<(), BackendError> {
+        self.replayed += 1;
         Ok(())
     }
 
-    fn input_addresses(&self) -> Vec<usize> {
-        vec![self.address]
-    }
-}
-
-fn layer(device: &mut RecordingDevice) -> Layer<'_> {
-    Layer {
-        device,
-        at: 0,
-        addend: 1,
-        address: 4096,
-    }
-}
-
-fn batch(tokens: usize) -> BatchDescriptor {
-    BatchDescriptor {
-        tokens,
-        rows: tokens,
-        sequences: Some(tokens),
-        query_len: None,
-    }
-}
-
-fn full(tokens: usize) -> Option<Dispatch> {
-    Some(Dispatch {
-        mode: RunMode::Full,
-        batch: batch(tokens),
-    })
-}
-
-#[test]
-fn a_capture_and_its_replays_equal_an_eager_run() {
-    let mut eager = RecordingDevice::new(1);
-    let mut device = RecordingDevice::new(1);
-    let mut wrapper = ReplayWrapper::new(RunMode::Full);
-    for _ in 0..3 {
-        layer(&mut eager).run().unwrap();
-        wrapper.run(full(2), &mut layer(&mut device)).unwrap();
-        assert_eq!(device.memory, eager.memory);
-    }
-    assert_eq!(
-        (device.captures, device.replays, device.launches),
-        (1, 3, 0)
-    );
-    let expect = ReplayCounts {
-        captures: 1,
-        replays: 3,
-        passed: 0,
-    };
-    assert_eq!(wrapper.counts(), expect);
-}
-
-#[test]
-fn a_call_of_another_mode_passes_through() {
-    let none = Dispatch {
-        mode: RunMode::None,
-        batch: batch(2),
-    };
-    let pieces = Dispatch {
-        mode: RunMode::Piecewise,
-        batch: batch(2).relaxed(),
-    };
-    let mut device = RecordingDevice::new(1);
-    let mut wrapper = ReplayWrapper::new(RunMode::Full);
-    for dispatch in [None, Some(none), Some(pieces)] {
-        wrapper.run(dispatch, &mut layer(&mut device)).unwrap();
-    }
-    assert_eq!((device.captures, device.launches), (0, 3));
-    assert_eq!((wrapper.len(), wrapper.counts().passed), (0, 3));
-}
-
-#[test]
-fn each_size_is_recorded_once() {
-    let mut device = RecordingDevice::new(1);
-    let mut wrapper = ReplayWrapper::new(RunMode::Full);
-    for tokens in [1, 2, 3, 2, 1, 3, 3] {
-        wrapper.run(full(tokens), &mut layer(&mut device)).unwrap();
-    }
-    assert_eq!((wrapper.len(), device.captures, device.replays), (3, 3, 7));
-    wrapper.clear();
-    assert!(wrapper.is_empty());
-}
-
-#[test]
-fn nothing_is_recorded_after_start_up() {
-    let mut device = RecordingDevice::new(1);
-    let mut wrapper = ReplayWrapper::new(RunMode::Full);
-    wrapper
-        .capture(batch(1), vec![4096], || layer(&mut device).record())
-        .unwrap();
-    wrapper.disable_capture();
-    wrapper.run(full(1), &mut layer(&mut device)).unwrap();
-    let late = wrapper.run(full(4), &mut layer(&mut device));
-    let expect = ReplayError::CaptureDisabled { batch: batch(4) };
-    assert_eq!(late, Err(expect));
-    assert_eq!(
-        (device.captures, device.replays),
-        (1, 1),
-        "the late call did nothing"
-    );
-    assert!(wrapper.contains(&batch(1)) && !wrapper.contains(&batch(4)));
-}
-
-#[test]
-#[cfg(debug_assertions)]
-#[should_panic(expected = "have moved")]
-fn debug_builds_notice_inputs_that_have_moved() {
-    let mut device = RecordingDevice::new(1);
-    let mut wrapper = ReplayWrapper::new(RunMode::Full);
-    wrapper.run(full(1), &mut layer(&mut device)).unwrap();
-    let mut moved = layer(&mut device);
-    moved.address = 8192;
-    let _ = wrapper.run(full(1), &mut moved);
-}
-
-#[test]
-#[should_panic(expected = "nothing is recorded in mode none")]
-fn a_wrapper_has_a_mode_that_records() {
-    ReplayWrapper::<()>::new(RunMode::None);
-}
-
-/// A model of three layers whose middle one, the attention, is never part of a piece.
-struct Model<'a> {
-    device: &'a mut RecordingDevice,
-    pieces: &'a mut [ReplayWrapper<Vec<Command>>; 2],
-    dispatch: Option<Dispatch>,
-}
-
-impl Replay for Model<'_> {
-    type Recording = Vec<Command>;
-    type Error = ReplayError;
-
-    fn run(&mut self) -> Result<(), ReplayError> {
-        let [first, last] = self.pieces;
-        first.run(self.dispatch, &mut layer(self.device))?;
-        layer(self.device).run()?;
-        last.run(self.dispatch, &mut layer(self.device))
-    }
-
-    fn record(&mut self) -> Result<Vec<Command>, ReplayError> {
-        self.device.begin_capture();
-        self.run()?;
-        Ok(self.device.end_capture())
-    }
-
-    fn replay(&mut self, recording: &mut Vec<Command>) -> Result<(), ReplayError> {
-        self.device.replay(recording);
+    fn replay(
+        &mut self,
+        recording: &mut usize,
+        inputs: &[ValueRef<'_>],
+        _: Option<CacheStep<'_, ReferenceKv>>,
+        _: Option<TraceCallback<'_>>,
+        output: OutputCallback<'_>,
+    ) -> Result<(), BackendError> {
+        self.replayed += 1;
+        assert_eq!(self.recorded[*recording].1, [inputs[0].shape[0]]);
+        let DataRef::F32(numbers) = inputs[0].data else {
+            panic!("the input is f32")
+        };
+        let doubled: Vec<f32> = numbers.iter().map(|x| 2.0 * x).collect();
+        output(0, Value::f32([doubled.len()], doubled).view());
         Ok(())
     }
+
+    fn set_profiling(&mut self, _: bool) {}
+
+    fn profile(&self) -> Vec<NodeProfile> {
+        vec![]
+    }
+
+    fn arena_bytes(&self) -> usize {
+        0
+    }
+
+    fn packed_bytes(&self) -> usize {
+        0
+    }
 }
 
-#[test]
-fn wrappers_nest_and_every_mode_gives_the_same() {
-    let dispatcher = Dispatcher::new(DispatcherOptions {
-        mode: RunMode::FullAndPiecewise,
-        sizes: CaptureSizes::new([1, 2, 4]),
+fn wrapper(executor: ExecutorKind, support: GraphSupport) -> ReplayWrapper<CountingDevice> {
+    let device = CountingDevice {
+        support,
+        ..CountingDevice::default()
+    };
+    let options = CompileOptions {
+        executor,
+        ..CompileOptions::default()
+    };
+    ReplayWrapper::new(device, &options)
+}
+
+fn options(mode: RunMode, record_all: bool) -> StepOptions {
+    StepOptions {
+        mode,
         max_sequences: 4,
         max_query_len: 1,
-        max_padding: None,
-    });
-    let mut device = RecordingDevice::new(1);
-    let mut eager = RecordingDevice::new(1);
-    let mut whole = ReplayWrapper::new(RunMode::Full);
-    let mut pieces = [(); 2].map(|()| ReplayWrapper::new(RunMode::Piecewise));
-    // Tokens, whether they are a decode, and the mode that this is run in.
-    let steps = [
-        (2, true, RunMode::Full),
-        (2, false, RunMode::Piecewise),
-        (9, false, RunMode::None),
-        (2, true, RunMode::Full),
-        (3, false, RunMode::Piecewise),
+        max_tokens: 8,
+        max_rows: 4,
+        record_all,
+    }
+}
+
+/// Runs an empty step as if it had been dispatched to this.
+fn run_step(wrapper: &mut ReplayWrapper<CountingDevice>, dispatch: Dispatch) -> Result<(), String> {
+    let config = CacheConfig::new(8, vec![]);
+    let mut bytes = Reference.new_kv(&config).unwrap();
+    let cache = CacheStep {
+        plan: &StepPlan::default(),
+        bytes: &mut *bytes,
+    };
+    let ran = wrapper.run_step(dispatch, cache, &mut StepOutputs::default());
+    ran.map_err(|error| error.to_string())
+}
+
+fn decode(dispatcher: &Dispatcher, sequences: usize) -> Dispatch {
+    dispatcher.dispatch(BatchDescriptor::decode(sequences))
+}
+
+#[test]
+fn each_descriptor_is_recorded_once_and_replayed() {
+    let mut wrapper = wrapper(ExecutorKind::Compiled, GraphSupport::Always);
+    let dispatcher = wrapper.prepare(&options(RunMode::Full, false)).unwrap();
+    // The longest step, and the decodes of all sequences and of one.
+    let expect = [
+        (RunMode::Full, vec![8, 8, 4]),
+        (RunMode::Full, vec![4, 4, 4]),
+        (RunMode::Full, vec![1, 1, 1]),
     ];
-    for (tokens, uniform, mode) in steps {
-        let wanted = BatchDescriptor {
-            query_len: uniform.then_some(1),
-            ..batch(tokens)
-        };
-        let dispatch = dispatcher.dispatch(wanted);
-        assert_eq!(dispatch.mode, mode);
-        let mut model = Model {
-            device: &mut device,
-            pieces: &mut pieces,
-            dispatch: Some(dispatch),
-        };
-        whole.run(Some(dispatch), &mut model).unwrap();
-        (0..3).for_each(|_| layer(&mut eager).run().unwrap());
-        assert_eq!(device.memory, eager.memory, "{dispatch:?}");
+    assert_eq!(wrapper.recorder.recorded, expect);
+    for sequences in [1, 4, 2, 2, 1] {
+        run_step(&mut wrapper, decode(&dispatcher, sequences)).unwrap();
     }
-    assert_eq!((whole.counts().captures, whole.counts().replays), (1, 2));
-    // The whole step was recorded through its pieces, which passed it through.
-    for piece in &pieces {
-        let counts = piece.counts();
-        assert_eq!((counts.captures, counts.replays, counts.passed), (2, 2, 2));
+    assert_eq!(wrapper.recorder.replayed, 5);
+    assert_eq!(wrapper.recorder.recorded.len(), 4, "the decode of 2 is new");
+    assert_eq!((wrapper.captures(), wrapper.missed_recordings()), (3, 1));
+}
+
+#[test]
+fn modes_have_recordings_of_their_own() {
+    let mut wrapper = wrapper(ExecutorKind::Compiled, GraphSupport::UniformBatch);
+    let dispatcher = wrapper.prepare(&options(RunMode::Full, false)).unwrap();
+    assert_eq!(dispatcher.mode(), RunMode::FullAndPiecewise);
+    let mixed = dispatcher.dispatch(BatchDescriptor {
+        query_len: None,
+        ..BatchDescriptor::decode(4)
+    });
+    assert_eq!(mixed.mode, RunMode::Piecewise);
+    run_step(&mut wrapper, mixed).unwrap();
+    run_step(&mut wrapper, decode(&dispatcher, 4)).unwrap();
+    let of_four = |(_, sizes): &&(RunMode, Vec<usize>)| **sizes == [4, 4, 4];
+    let modes = wrapper.recorder.recorded.iter().filter(of_four);
+    let modes: Vec<RunMode> = modes.map(|(mode, _)| *mode).collect();
+    assert_eq!(modes, [RunMode::Full, RunMode::Piecewise]);
+}
+
+#[test]
+fn nothing_is_recorded_after_all_was() {
+    let mut wrapper = wrapper(ExecutorKind::Compiled, GraphSupport::Always);
+    let dispatcher = wrapper.prepare(&options(RunMode::Full, true)).unwrap();
+    // Sizes 1, 2, 4 and 8; up to 4 rows of each.
+    assert_eq!(wrapper.captures(), 2 + 3 + 4 + 4);
+    let recorded = wrapper.recorder.recorded.len();
+    for sequences in 1..=4 {
+        run_step(&mut wrapper, decode(&dispatcher, sequences)).unwrap();
     }
-    assert_eq!(
-        device.launches,
-        2 + 3,
-        "attention of two steps, and all of an eager one"
-    );
+    assert_eq!(wrapper.recorder.recorded.len(), recorded);
+    assert_eq!(wrapper.missed_recordings(), 0);
+    let late = Dispatch {
+        mode: RunMode::Full,
+        batch: BatchDescriptor::decode(3),
+    };
+    let error = run_step(&mut wrapper, late).unwrap_err();
+    assert!(error.contains("was not recorded at start-up"), "{error}");
+    assert_eq!(wrapper.recorder.replayed, 4, "the late step did nothing");
+}
+
+#[test]
+fn runs_without_a_descriptor_are_stored_by_shape_or_resolved_every_time() {
+    let x = |n: usize| vec![Value::f32([n], vec![1.5; n])];
+    for (executor, recorded, captured) in [
+        (ExecutorKind::Compiled, 2, 1),
+        (ExecutorKind::Interpreted, 3, 0),
+    ] {
+        let mut wrapper = wrapper(executor, GraphSupport::Always);
+        for n in [1, 2, 1] {
+            let outputs = wrapper.run(&x(n), None, None).unwrap();
+            assert_eq!(outputs, [Value::f32([n], vec![3.0; n])]);
+        }
+        assert_eq!(wrapper.recorder.recorded.len(), recorded);
+        assert_eq!(
+            wrapper.recorder.captured, captured,
+            "the shape that came again"
+        );
+    }
+}
+
+#[test]
+fn recordings_are_made_again_when_memory_moves_between_them() {
+    let recorded = |moves_at: Option<usize>| {
+        let mut wrapper = wrapper(ExecutorKind::Compiled, GraphSupport::Always);
+        wrapper.recorder.moves_at = moves_at;
+        wrapper.prepare(&options(RunMode::Full, true)).unwrap();
+        wrapper.recorder.recorded.len()
+    };
+    let descriptors = 13;
+    assert_eq!(recorded(None), 1 + descriptors);
+    assert_eq!(recorded(Some(0)), 1 + descriptors, "the longest step");
+    assert_eq!(recorded(Some(5)), 1 + 2 * descriptors);
 }
