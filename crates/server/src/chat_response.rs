@@ -245,17 +245,15 @@ impl ChatStream {
                     Some(event) => self.pending = self.chunks(event),
                     None => self.stage = Stage::Done,
                 },
-                Stage::Usage => {
-                    let mut chunk = self.head.object("chat.completion.chunk", json!([]));
-                    chunk["usage"] = self.usage.openai();
-                    self.stage = Stage::Done;
-                    return Some((chunk.to_string(), self));
+                _ => {
+                    let (text, stage) = self.stage.last(|| {
+                        let mut chunk = self.head.object("chat.completion.chunk", json!([]));
+                        chunk["usage"] = self.usage.openai();
+                        chunk
+                    })?;
+                    self.stage = stage;
+                    return Some((text, self));
                 }
-                Stage::Done => {
-                    self.stage = Stage::Ended;
-                    return Some(("[DONE]".to_owned(), self));
-                }
-                Stage::Ended => return None,
             }
         }
     }
