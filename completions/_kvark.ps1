@@ -435,7 +435,6 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--md', '--md', [CompletionResultType]::ParameterName, 'Path, name or reference of a draft model, planned with the same options')
             [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Fail if the plan needs more memory than SIZE, such as 800M or 2G')
             [CompletionResult]::new('--svg', '--svg', [CompletionResultType]::ParameterName, 'Draw the plan as SVG')
-            [CompletionResult]::new('--png', '--png', [CompletionResultType]::ParameterName, 'Draw the plan as PNG')
             [CompletionResult]::new('--map', '--map', [CompletionResultType]::ParameterName, 'Print every buffer with its arena offset')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')

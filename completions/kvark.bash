@@ -1283,7 +1283,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__plan)
-            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --md --model-draft --mem-limit --map --svg --png --json --help"
+            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --md --model-draft --mem-limit --map --svg --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1366,10 +1366,6 @@ _kvark() {
                     return 0
                     ;;
                 --svg)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --png)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

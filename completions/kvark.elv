@@ -421,7 +421,6 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --md 'Path, name or reference of a draft model, planned with the same options'
             cand --mem-limit 'Fail if the plan needs more memory than SIZE, such as 800M or 2G'
             cand --svg 'Draw the plan as SVG'
-            cand --png 'Draw the plan as PNG'
             cand --map 'Print every buffer with its arena offset'
             cand --json 'Print one JSON object'
             cand -h 'Print help (see more with ''--help'')'

@@ -492,7 +492,6 @@ cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUD
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l png -d 'Draw the plan as PNG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'

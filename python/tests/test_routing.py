@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-routing = pytest.importorskip("kvark.serve.routing")
-simulate = pytest.importorskip("kvark.serve.simulate")
-resources = pytest.importorskip("kvark.serve.resources")
+routing = pytest.importorskip("kvark.replicas.routing")
+simulate = pytest.importorskip("kvark.replicas.simulate")
+resources = pytest.importorskip("kvark.replicas.resources")
 
 
 def prompt(seed, blocks):

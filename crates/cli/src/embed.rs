@@ -44,7 +44,7 @@ pub(crate) struct Embed {
     file: Option<PathBuf>,
     /// How hidden states are pooled into one embedding [default: as the model states]
     #[arg(long, value_name = "HOW")]
-    pooling: Option<How>,
+    pooling: Option<PoolingArg>,
     /// Scale embeddings to unit length (the default)
     #[arg(long, overrides_with = "no_normalize")]
     normalize: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Embed {
 
 /// Value of `--pooling`.
 #[derive(Clone, Copy, ValueEnum)]
-enum How {
+enum PoolingArg {
     /// Mean over all tokens
     Mean,
     /// First token, the [CLS] of BERT
@@ -80,12 +80,12 @@ enum How {
     Last,
 }
 
-impl From<How> for Pooling {
-    fn from(how: How) -> Pooling {
-        match how {
-            How::Mean => Pooling::Mean,
-            How::Cls => Pooling::Cls,
-            How::Last => Pooling::Last,
+impl From<PoolingArg> for Pooling {
+    fn from(pooling: PoolingArg) -> Pooling {
+        match pooling {
+            PoolingArg::Mean => Pooling::Mean,
+            PoolingArg::Cls => Pooling::Cls,
+            PoolingArg::Last => Pooling::Last,
         }
     }
 }

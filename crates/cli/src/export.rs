@@ -130,7 +130,7 @@ impl Python {
             .map(|(_, pin)| *pin)
             .collect();
         if !there(PACKAGE) {
-            wanted.push("PATH/TO/KVARK/python");
+            wanted.push("PATH/TO/KVARK");
         }
         if wanted.is_empty() {
             return Ok(());

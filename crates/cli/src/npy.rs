@@ -1,4 +1,5 @@
-//! NumPy's `.npy` files: reading and writing the element types that a run has.
+//! NumPy's `.npy` files: reading and writing the element types that a run has. Crate `npyz` is not used: it reads the one line of
+//! header with a generated parser and big integers (12 crates).
 
 use anyhow::{Context, Result, bail};
 use kvark::inference::{Data, Value};

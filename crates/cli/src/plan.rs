@@ -1,8 +1,6 @@
 //! `kvark plan`: the memory plan of a run.
 
 mod compare;
-mod font;
-mod image;
 mod map;
 mod picture;
 mod report;
@@ -35,7 +33,7 @@ Examples:
   kvark plan config.json -c 1024,8192,131072 --compare f32,f16,q8,q4
   kvark plan model.gguf --model-draft smollm2
   kvark plan model.gguf --map
-  kvark plan model.gguf --svg plan.svg --png plan.png"
+  kvark plan model.gguf --svg plan.svg"
 )]
 pub(crate) struct Plan {
     #[command(flatten)]
@@ -78,9 +76,6 @@ pub(crate) struct Plan {
     /// Draw the plan as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Draw the plan as PNG
-    #[arg(long, value_name = "FILE")]
-    png: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long, conflicts_with = "map")]
     json: bool,
@@ -223,22 +218,13 @@ impl Plan {
     }
 
     fn draw(&self, name: &str, plan: &MemoryPlan) -> Result<()> {
-        if self.svg.is_none() && self.png.is_none() {
+        let Some(path) = &self.svg else {
             return Ok(());
-        }
+        };
         if plan.arena.buffers.is_empty() && plan.kv.layers.is_empty() {
             bail!("there is nothing to draw: the model has no cache and computes nothing");
         }
-        let scene = picture::draw(name, plan);
-        let write = |path: &Path, bytes: &[u8]| {
-            std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
-        };
-        if let Some(path) = &self.svg {
-            write(path, svg::text(&scene).as_bytes())?;
-        }
-        if let Some(path) = &self.png {
-            write(path, &image::png(&scene)?)?;
-        }
-        Ok(())
+        let picture = svg::text(&picture::draw(name, plan));
+        std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -1,4 +1,4 @@
-//! Random sequences of verbs and steps on every kind of cache. The backend and the reference must return the same
+//! Random sequences of cache operations and steps on every kind of cache. The backend and the reference must return the same
 //! results and the same errors.
 
 use crate::{RowsCopy, TestRng, check_close};
@@ -137,18 +137,19 @@ impl<K: CacheManager> Twin<K> {
         [&self.reference.0, &self.found.0]
     }
 
-    /// Calls a verb on both sessions; the results or errors must be equal.
-    fn verb<T: PartialEq + Debug>(
+    /// Calls a cache operation on both sessions; the results or errors must be equal.
+    fn operation<T: PartialEq + Debug>(
         &self,
-        verb: impl Fn(&CacheSession<K>) -> Result<T, KvError>,
+        operation: impl Fn(&CacheSession<K>) -> Result<T, KvError>,
     ) -> Result<Result<T, KvError>, String> {
-        let [expect, found] = self.sessions().map(verb);
+        let [expect, found] = self.sessions().map(operation);
         same(expect, found)
     }
 
     /// Tokens held.
     fn len(&self) -> Result<u32, String> {
-        self.verb(CacheSession::len)?.map_err(|e| e.to_string())
+        self.operation(CacheSession::len)?
+            .map_err(|e| e.to_string())
     }
 
     /// Saves a sequence of both caches and restores all but its last `less` tokens as `to`. The saved bytes must be
@@ -158,9 +159,9 @@ impl<K: CacheManager> Twin<K> {
         K: Restorable,
         CacheSession<K>: CacheOperations,
     {
-        if let Ok(rows) = self.verb(|session| RowsCopy::take(session, from))? {
+        if let Ok(rows) = self.operation(|session| RowsCopy::take(session, from))? {
             let len = rows.len().saturating_sub(less);
-            let _ = self.verb(|session| rows.saved().restore(session, to, len))?;
+            let _ = self.operation(|session| rows.saved().restore(session, to, len))?;
         }
         Ok(())
     }
@@ -171,7 +172,7 @@ impl<K: CacheManager> Twin<K> {
         K: Restorable,
     {
         let moved = |shift: &RowShift, bytes: &mut dyn KvBytes| shift_rows(shift, bytes, turn);
-        let _ = self.verb(|session| session.shift(seq, keep, dropped, moved))?;
+        let _ = self.operation(|session| session.shift(seq, keep, dropped, moved))?;
         Ok(())
     }
 
@@ -241,12 +242,12 @@ fn contiguous(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// One verb or step of a session over one sequence.
+/// One operation or step of a session over one sequence.
 fn one_sequence(noise: &mut TestRng, twin: &mut Twin<Contiguous>) -> Result<(), String> {
     let len = twin.len()?;
     match below(noise, 4) {
-        0 => drop(twin.verb(|s| s.rewind(len.saturating_sub(2)))?),
-        1 if below(noise, 6) == 0 => drop(twin.verb(CacheSession::clear)?),
+        0 => drop(twin.operation(|s| s.rewind(len.saturating_sub(2)))?),
+        1 if below(noise, 6) == 0 => drop(twin.operation(CacheSession::clear)?),
         1 if below(noise, 2) == 0 => twin.move_rows(0, 0, below(noise, 3))?,
         1 => twin.shift(0, below(noise, 4), below(noise, 9))?,
         _ => {
@@ -294,15 +295,15 @@ fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
             13 => accept(noise, &twin, &mut trees[a as usize], a)?,
             10 => twin.shift(a, b, p)?,
             9 => twin.move_rows(a, b, p / 4)?,
-            0 => drop(twin.verb(|s| s.seq_cp(a, b, ..))?),
-            1 => drop(twin.verb(|s| s.seq_cp(a, b, ..p))?),
-            2 => drop(twin.verb(|s| s.seq_rm(a, p..))?),
-            3 => drop(twin.verb(|s| s.seq_rm(a, p..p + 2))?),
-            4 if p < 3 => drop(twin.verb(|s| s.seq_keep(a))?),
-            5 => drop(twin.verb(CacheSession::compact)?),
+            0 => drop(twin.operation(|s| s.seq_cp(a, b, ..))?),
+            1 => drop(twin.operation(|s| s.seq_cp(a, b, ..p))?),
+            2 => drop(twin.operation(|s| s.seq_rm(a, p..))?),
+            3 => drop(twin.operation(|s| s.seq_rm(a, p..p + 2))?),
+            4 if p < 3 => drop(twin.operation(|s| s.seq_keep(a))?),
+            5 => drop(twin.operation(CacheSession::compact)?),
             _ => {
                 let seqs: Vec<u32> = (0..1 + below(noise, 5)).map(|_| below(noise, 4)).collect();
-                let next = |s| twin.verb(|session| session.seq_next(s));
+                let next = |s| twin.operation(|session| session.seq_next(s));
                 let mut next: Vec<u32> = (0..4)
                     .map(|s| Ok(next(s)?.map_err(|e| e.to_string())?.unwrap_or(0)))
                     .collect::<Result<_, String>>()?;
@@ -311,7 +312,7 @@ fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
                     next[s as usize] - 1
                 };
                 let positions: Vec<u32> = seqs.iter().map(|s| position(*s)).collect();
-                if twin.verb(|s| s.begin_step(&seqs))?.is_ok() {
+                if twin.operation(|s| s.begin_step(&seqs))?.is_ok() {
                     twin.step(noise, &positions)?;
                 }
             }
@@ -333,7 +334,7 @@ fn propose(
         let Some(tree) = tried.get_mut(seq as usize) else {
             continue;
         };
-        let known = twin.verb(|s| s.with(|cells| cells.candidates(seq)))?;
+        let known = twin.operation(|s| s.with(|cells| cells.candidates(seq)))?;
         if known.unwrap_or(0) == 0 {
             // The sequence was removed with its candidates.
             tree.clear();
@@ -343,11 +344,11 @@ fn propose(
             tree.push(below(noise, tree.len() as u32 + 1).checked_sub(1));
         }
         let new = &tree[before.len()..];
-        if twin.verb(|s| s.propose(seq, new))?.is_err() {
+        if twin.operation(|s| s.propose(seq, new))?.is_err() {
             *tree = before;
             continue;
         }
-        let next = twin.verb(|s| s.seq_next(seq))?;
+        let next = twin.operation(|s| s.seq_next(seq))?;
         let next = next.map_err(|e| e.to_string())?.unwrap_or(0);
         let new = before.len() as u32..tree.len() as u32;
         positions.extend(new.map(|node| next + depth(tree, node)));
@@ -381,7 +382,7 @@ fn accept(
         path.insert(0, node);
         at = tree[node as usize];
     }
-    if twin.verb(|s| s.accept(seq, &path))?.is_ok() {
+    if twin.operation(|s| s.accept(seq, &path))?.is_ok() {
         tree.clear();
     }
     Ok(())
@@ -403,7 +404,7 @@ fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
                 let parent = below(noise, parents.len() as u32 + 1).checked_sub(1);
                 parents.push(parent);
             }
-            if twin.verb(|s| s.propose(&parents[before..]))?.is_err() {
+            if twin.operation(|s| s.propose(&parents[before..]))?.is_err() {
                 parents.truncate(before);
                 break;
             }
@@ -419,7 +420,7 @@ fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
             at = parents[node as usize];
         }
         if !parents.is_empty() {
-            let _ = twin.verb(|s| s.accept(&path))?;
+            let _ = twin.operation(|s| s.accept(&path))?;
         }
     }
     Ok(())

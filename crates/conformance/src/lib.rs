@@ -68,7 +68,7 @@ pub fn primitives(
 /// The number of random histories in the decoder suite.
 const HISTORIES: u64 = 60;
 
-/// Runs `histories` random sequences of verbs and steps on every kind of cache.
+/// Runs `histories` random sequences of cache operations and steps on every kind of cache.
 pub fn random_histories(
     backend: &dyn Backend,
     options: &CompileOptions,

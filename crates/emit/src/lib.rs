@@ -9,6 +9,7 @@ mod c_text;
 mod calls;
 mod error;
 mod folder;
+mod header;
 mod kernels;
 mod layout_map;
 mod names;

@@ -68,7 +68,7 @@ impl HubClient {
             what: what.to_owned(),
             message,
         };
-        if url::host(&options.endpoint).is_none_or(str::is_empty) {
+        if !url::is_address(&options.endpoint) {
             let message = format!("{} is not an https address", printable(&options.endpoint));
             return Err(settings("HF_ENDPOINT", message).into());
         }

@@ -91,8 +91,8 @@ impl ModelRef {
 
     fn url(text: &str) -> Result<ModelRef, HubError> {
         let wrong = |reason| Err(reference_error(text, reason));
-        if url::host(text).is_none_or(str::is_empty) {
-            return wrong("the address has no host");
+        if !url::is_address(text) {
+            return wrong("the address has no host, or characters that an address cannot have");
         }
         if !url::is_private(text) {
             return wrong("plain http is only used on this machine; use https");

@@ -167,12 +167,8 @@ impl ModelStore {
                 .map(|c| if allowed(c) { c } else { '_' })
                 .collect()
         };
-        let authority = url::origin(address).and_then(|o| o.split_once("://"));
-        let authority = authority.map_or("", |(_, authority)| authority);
-        let host = authority
-            .rsplit_once('@')
-            .map_or(authority, |(_, host)| host);
-        let mut path = self.root().join("url").join(plain(host));
+        let host = plain(&url::authority(address));
+        let mut path = self.root().join("url").join(host);
         for part in url::path(address).split('/') {
             match is_name(&plain(part)) {
                 true => path.push(plain(part)),

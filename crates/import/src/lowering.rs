@@ -23,6 +23,15 @@ use crate::const_eval::ConstValue;
 /// Limit on the elements of a constant that a lowering rule computes, so that small files cannot make large graphs.
 pub(crate) const MAX_CONSTANT_ELEMENTS: usize = 1 << 24;
 
+/// Limit on the numbers that describe windows.
+pub(crate) const MAX_WINDOW_NUMBER: i64 = 1 << 24;
+
+/// A number that describes windows, such as a stride, of the attribute `name`.
+pub(crate) fn window_number(name: &str, n: i64) -> Result<usize, String> {
+    let number = usize::try_from(n).ok().filter(|_| n <= MAX_WINDOW_NUMBER);
+    number.ok_or_else(|| format!("{name} {n} is out of range"))
+}
+
 /// Builds graph nodes for one source node at a time, named after it.
 ///
 /// Errors are reasons only; the caller adds the node's name.

@@ -23,17 +23,17 @@ const MAX_RETAINED: usize = 4096;
 ///
 /// A sequence is a list of runs in position order. Every cell has a reference count: the number of sequences that hold
 /// it. A cell with count 0 is free. [`retain`](Cells::retain) makes a read-only sequence, which keeps its cells without
-/// taking one of the numbers that steps use. The cost of a verb is proportional to the runs that it touches; a fork copies a run
+/// taking one of the numbers that steps use. A cache operation costs in proportion to the runs that it touches; a fork copies a run
 /// list.
 ///
 /// A sequence may hold a tree of candidates after its committed tokens ([`propose`](Cells::propose),
-/// [`commit_path`](Cells::commit_path)). Forks, retained prefixes and saved sequences take the committed tokens only; a verb
+/// [`commit_path`](Cells::commit_path)). Forks, retained prefixes and saved sequences take the committed tokens only; a cache operation
 /// that changes the committed tokens returns [`KvErrorKind::TreeActive`], unless it removes the whole sequence. With rings,
 /// there can be at most as many candidates as tokens in a step.
 ///
 /// If the configuration has a [`RingPolicy`], layers with a window use a cell space of their own, in which a sequence
-/// keeps its last `window − 1 + slack` rows. Older rows are released, layer by layer, and their cells are reused. A
-/// verb that needs released rows returns [`KvErrorKind::RewindTooFar`].
+/// keeps its last `window − 1 + slack` rows. Older rows are released, layer by layer, and their cells are reused. An
+/// operation that needs released rows returns [`KvErrorKind::RewindTooFar`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cells {
     classes: LayerClasses,

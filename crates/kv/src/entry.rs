@@ -42,7 +42,7 @@ pub trait KvBytes: Any + Send {
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;
 }
 
-/// The locked state of a cache, which a forward or a verb works on.
+/// The locked state of a cache, which a forward or a cache operation works on.
 pub struct CacheState {
     /// The bookkeeping: which cells hold which tokens.
     pub bookkeeping: Box<dyn CacheManager>,
@@ -80,7 +80,7 @@ impl CacheEntry {
         self.kind
     }
 
-    /// Locks the cache for a forward or a verb.
+    /// Locks the cache for a forward or a cache operation.
     ///
     /// # Errors
     /// `Busy` while a forward runs; `Poisoned` after a forward panicked.
@@ -97,7 +97,7 @@ impl CacheState {
     /// the tokens that it held before.
     ///
     /// # Errors
-    /// `StepPending` if a verb has declared another step, which stays declared; errors of planning and of `forward`.
+    /// `StepPending` if a cache operation has declared another step, which stays declared; errors of planning and of `forward`.
     pub fn run<R, E: From<KvError>>(
         &mut self,
         step: &Step,
@@ -110,7 +110,7 @@ impl CacheState {
         self.finish(planned, forward)
     }
 
-    /// Like [`run`](CacheState::run), for the step that a verb declared; its tokens have these positions.
+    /// Like [`run`](CacheState::run), for the step that a cache operation declared; its tokens have these positions.
     pub fn run_declared<R, E: From<KvError>>(
         &mut self,
         positions: &[i32],

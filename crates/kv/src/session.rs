@@ -19,7 +19,7 @@ pub struct BackendOptions {
 
 /// A handle on a registered cache whose bookkeeping is `K`.
 ///
-/// Verbs are called between forwards; while a forward runs they return `Busy`. Dropping the session removes the
+/// Cache operations are called between forwards; while a forward runs they return `Busy`. Dropping the session removes the
 /// registry entry; a module that is already bound keeps the cache alive.
 pub struct CacheSession<K> {
     registry: CacheRegistry,
@@ -157,16 +157,16 @@ impl<K: CacheManager> CacheSession<K> {
         self.entry.kind()
     }
 
-    /// Calls `read` with the bookkeeping. Only the session's verbs can change it, because they keep the bytes
+    /// Calls `read` with the bookkeeping. Only the session's operations can change it, because they keep the bytes
     /// consistent.
     pub fn with<R>(&self, read: impl FnOnce(&K) -> R) -> Result<R, KvError> {
         self.change(|cache| read(cache))
     }
 
-    /// Calls a verb of the bookkeeping that moves no rows.
-    fn change<R>(&self, verb: impl FnOnce(&mut K) -> R) -> Result<R, KvError> {
+    /// Calls a cache operation of the bookkeeping that moves no rows.
+    fn change<R>(&self, operation: impl FnOnce(&mut K) -> R) -> Result<R, KvError> {
         let mut state = self.entry.try_lock()?;
-        Ok(verb(parts(&mut state).0))
+        Ok(operation(parts(&mut state).0))
     }
 
     /// Whether `n` more tokens fit.

@@ -4,7 +4,7 @@ use crate::{KvError, KvErrorKind, SeqId};
 
 /// One forward: its tokens in order, and the rows whose outputs are wanted.
 ///
-/// The runtime builds a step, or a session's verbs ([`begin_step`](crate::SeqCache::begin_step),
+/// The runtime builds a step, or a session's operations ([`begin_step`](crate::SeqCache::begin_step),
 /// [`propose`](crate::TreeCache::propose)) declare one and the positions of the forward complete it. A cache plans it
 /// ([`CacheManager::plan`](crate::CacheManager::plan)), and a backend encodes it into the inputs of its graph.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -101,7 +101,7 @@ fn a_session_may_go_while_its_module_runs() {
 }
 
 #[test]
-fn a_verb_during_a_forward_is_busy_or_whole() {
+fn a_cache_operation_during_a_forward_is_busy_or_whole() {
     // Over all interleavings: refused, before the forward, after it.
     let seen = Arc::new([const { AtomicBool::new(false) }; 3]);
     let see = seen.clone();
@@ -118,7 +118,7 @@ fn a_verb_during_a_forward_is_busy_or_whole() {
         // Before the forward or after it, nothing in between.
         let outcome = len.map_or(0, |len| 1 + len as usize);
         see[outcome].store(true, Relaxed);
-        // The forward too may come while a verb has the cache.
+        // The forward too may come while a cache operation has the cache.
         let ran = running.join().unwrap();
         assert!(ran.is_ok() || ran.is_err_and(|e| e.kind() == &KvErrorKind::Busy));
         session.clear().unwrap();

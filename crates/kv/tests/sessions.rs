@@ -1,4 +1,4 @@
-//! A session's verbs with their byte half: every row is a tag of the token that wrote it, so a test sees which row a
+//! A session's operations with their byte half: every row is a tag of the token that wrote it, so a test sees which row a
 //! position has after saves, restores, shifts, freezes, compactions and commits, and what a failing device leaves
 //! behind.
 
@@ -445,10 +445,10 @@ fn a_device_that_fails_while_rows_move_loses_that_sequence_alone() {
     let _alone = alone();
     let (session, _) = make_seq_session(BACKEND, &config(false)).unwrap();
     let lost = KvErrorKind::Device("lost".into());
-    for verb in 0..2 {
+    for operation in 0..2 {
         feed(&session, 0, &[1, 2, 3, 4]);
         feed(&session, 1, &[7, 8]);
-        let failed = broken(|| match verb {
+        let failed = broken(|| match operation {
             0 => session.shift(0, 1, 2, move_rows),
             _ => replace(&session, 0, 3, 0, |p| p),
         });

@@ -110,7 +110,7 @@ pub mod text {
     };
 }
 
-/// The backend-neutral KV cache: sessions of every kind, their verbs, configuration, and the plans that a backend
+/// The backend-neutral KV cache: sessions of every kind, their operations, configuration, and the plans that a backend
 /// executes. A cache kind of one's own implements [`Cache`](cache::Cache) and [`CacheManager`](cache::CacheManager).
 pub mod cache {
     pub use ::kv::metadata::MetadataValue;

@@ -240,10 +240,13 @@ impl EagerCache {
         self.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls a verb. The current step is over then.
-    fn change(&self, verb: impl FnOnce(&Kind) -> std::result::Result<(), KvError>) -> Result<()> {
+    /// Calls a cache operation. The current step is over then.
+    fn change(
+        &self,
+        operation: impl FnOnce(&Kind) -> std::result::Result<(), KvError>,
+    ) -> Result<()> {
         *self.current() = None;
-        verb(&self.kind).map_err(cache_error)
+        operation(&self.kind).map_err(cache_error)
     }
 
     fn cells(&self) -> Result<&CacheSession<Cells>> {

@@ -1,4 +1,4 @@
-//! The Python module `kvark._kvark`. The package `python/kvark` holds what is better written in Python.
+//! The Python module `kvark._kvark`. The package `python/kvark` (beside `crates`) holds what is better written in Python.
 
 // The macros of pyo3 expand to code that these lints do not like.
 #![allow(unreachable_pub, clippy::useless_conversion, missing_docs)]

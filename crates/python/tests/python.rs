@@ -26,8 +26,8 @@ fn package() -> PathBuf {
         .unwrap()
         .join(format!("python-package-{}", std::process::id()));
     let folder = parent.join("kvark");
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("kvark");
-    for part in ["", "serve"] {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/kvark");
+    for part in ["", "replicas"] {
         std::fs::create_dir_all(folder.join(part)).unwrap();
         for entry in std::fs::read_dir(sources.join(part)).unwrap() {
             let path = entry.unwrap().path();

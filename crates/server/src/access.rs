@@ -5,11 +5,13 @@ use crate::error::ApiError;
 use crate::messages;
 use crate::options::ServerOptions;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Whose conversations a request sees: those of its key, or of everybody on a server without keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,7 +112,13 @@ pub(crate) async fn check_host(
 /// Whether requests for a host are answered. A server that listens for other machines is known to them by names that only
 /// `--allow-host` can tell.
 fn is_allowed_host(options: &ServerOptions, host: &str) -> bool {
-    let name = without_port(host);
+    let authority = host.parse::<Authority>().ok();
+    // A user is no part of a host.
+    let authority = authority.filter(|_| !host.contains('@'));
+    let name = authority
+        .as_ref()
+        .map_or(host, |authority| authority.host());
+    let name = name.trim_matches(['[', ']']);
     let listed = options.allow_hosts.iter();
     if listed
         .clone()
@@ -126,81 +134,55 @@ fn is_allowed_host(options: &ServerOptions, host: &str) -> bool {
     }
 }
 
-/// The name of `NAME`, `NAME:PORT`, `[IPV6]` or `[IPV6]:PORT`.
-fn without_port(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
-    }
-    match host.rsplit_once(':') {
-        // More than one colon: an IPv6 address without brackets.
-        Some((name, _)) if !name.contains(':') => name,
-        _ => host,
-    }
-}
-
-/// Answers browsers of the allowed origin. A request from another origin is refused unless the origin is allowed: a page on
-/// the web must not use the server through a visitor's browser.
+/// Refuses requests of other origins, unless `--cors-origin` allows them: a page on the web must not use the server through a
+/// visitor's browser.
 pub(crate) async fn check_origin(
     State(app): State<Arc<App>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let allowed = app.options.cors_origin.clone();
     let headers = request.headers();
-    let origin = headers.get(header::ORIGIN).cloned();
-    let own = origin
-        .as_ref()
-        .is_some_and(|origin| is_own(origin, headers));
-    let permitted = match (&origin, &allowed) {
-        (None, _) => None,
-        (Some(origin), Some(allowed)) if allowed == "*" || *origin == allowed => {
-            Some(origin.clone())
-        }
-        (Some(_), _) if own => None,
-        (Some(_), _) => {
+    let allowed = app.options.cors_origin.as_deref();
+    let is_allowed = |origin: &HeaderValue| {
+        allowed.is_some_and(|allowed| allowed == "*" || origin == allowed)
+            || is_own(origin, headers)
+    };
+    match headers.get(header::ORIGIN).is_none_or(is_allowed) {
+        true => Ok(next.run(request).await),
+        false => {
             let refused = "requests from this origin are not allowed (--cors-origin)";
-            return Err(ApiError::status(StatusCode::FORBIDDEN, refused));
-        }
-    };
-    let preflight = request.method() == Method::OPTIONS && permitted.is_some();
-    // Clients send headers of their own (x-stainless-…, anthropic-version, …). None of them can do harm here.
-    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-    let mut response = match preflight {
-        true => StatusCode::NO_CONTENT.into_response(),
-        false => next.run(request).await,
-    };
-    let headers = response.headers_mut();
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
-    if let Some(origin) = permitted {
-        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("Origin"));
-        let exposed = HeaderValue::from_static("x-kvark-cache");
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-        if preflight {
-            let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
-            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-            let usual = HeaderValue::from_static("authorization, content-type, x-api-key");
-            let names = asked.unwrap_or(usual);
-            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names);
+            Err(ApiError::status(StatusCode::FORBIDDEN, refused))
         }
     }
-    Ok(response)
+}
+
+/// The headers with which browsers let pages of the origin `allowed` use the server.
+pub(crate) fn cors(allowed: &str) -> CorsLayer {
+    let origin = match allowed {
+        "*" => AllowOrigin::any(),
+        allowed => {
+            let allowed = allowed.to_owned();
+            AllowOrigin::predicate(move |origin, _| *origin == allowed)
+        }
+    };
+    CorsLayer::new()
+        .allow_origin(origin)
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
+        // Clients send headers of their own (x-stainless-…, anthropic-version, …). None of them can do harm here.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([HeaderName::from_static("x-kvark-cache")])
 }
 
 /// Whether the origin is the server's own page.
 fn is_own(origin: &HeaderValue, headers: &HeaderMap) -> bool {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    let origin = origin.to_str().ok().and_then(|origin| {
-        origin
-            .strip_prefix("http://")
-            .or_else(|| origin.strip_prefix("https://"))
-    });
-    host.is_some() && host == origin
+    let origin = Uri::try_from(origin.as_bytes()).ok();
+    let origin = origin.filter(|origin| matches!(origin.scheme_str(), Some("http" | "https")));
+    let host = origin.as_ref().and_then(|origin| origin.authority());
+    host.is_some_and(|host| {
+        headers
+            .get(header::HOST)
+            .is_some_and(|own| own == host.as_str())
+    })
 }
 
 #[cfg(test)]
@@ -246,6 +228,7 @@ mod tests {
             (&loopback, "localhost.evil.com", false),
             (&loopback, "127.0.0.1.evil.com", false),
             (&loopback, "10.0.0.1", false),
+            (&loopback, "evil.com@localhost", false),
             (&loopback, "", false),
             (&listed, "kvark.lan:8080", true),
             (&listed, "box:9000", true),

@@ -223,6 +223,15 @@ impl Stage {
             false => Stage::Done,
         }
     }
+
+    /// What is sent after the chunks, and the next stage; `None` when everything was sent. `usage` makes the chunk with the usage.
+    pub(crate) fn last(&self, usage: impl FnOnce() -> Value) -> Option<(String, Stage)> {
+        match self {
+            Stage::Chunks | Stage::Ended => None,
+            Stage::Usage => Some((usage().to_string(), Stage::Done)),
+            Stage::Done => Some(("[DONE]".to_owned(), Stage::Ended)),
+        }
+    }
 }
 
 /// The sums over the choices of an answer.

@@ -1,6 +1,7 @@
 //! `Body`: the parameters of a request. Structs that implement `Deserialize` take theirs; those that none takes are refused.
 
 use crate::error::ApiError;
+use crate::options::ServerOptions;
 use axum::body::Bytes;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::StrDeserializer;
@@ -27,6 +28,20 @@ impl Body {
             Value::Object(map) => Ok(Body(map)),
             _ => Err(ApiError::invalid("the body must be a JSON object")),
         }
+    }
+
+    /// Parses a body whose parameters are the fields of `T` and no others.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Body::parse), [`read`](Body::read) and [`finish`](Body::finish).
+    pub(crate) fn read_all<T>(body: &Bytes, options: &ServerOptions) -> Result<T, ApiError>
+    where
+        T: for<'de> Deserialize<'de>,
+    {
+        let mut body = Body::parse(body)?;
+        let request = body.read()?;
+        body.finish(&[], &[], options.lenient)?;
+        Ok(request)
     }
 
     /// Takes a parameter; `null` is the same as leaving it out.

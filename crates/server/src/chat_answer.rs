@@ -1,7 +1,7 @@
 //! `ChatAnswer`: the events of a chat's generations, with tool calls separated from text.
 
 use crate::answer::Answer;
-use crate::chat::call_object;
+use crate::chat_response::call_object;
 use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;

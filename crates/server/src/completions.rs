@@ -191,19 +191,14 @@ impl Stream {
 
     async fn next(mut self) -> Option<(String, Stream)> {
         loop {
-            match self.stage {
-                Stage::Chunks => {}
-                Stage::Usage => {
+            if !matches!(self.stage, Stage::Chunks) {
+                let (text, stage) = self.stage.last(|| {
                     let mut chunk = self.object(json!([]));
                     chunk["usage"] = self.usage.openai();
-                    self.stage = Stage::Done;
-                    return Some((chunk.to_string(), self));
-                }
-                Stage::Done => {
-                    self.stage = Stage::Ended;
-                    return Some(("[DONE]".to_owned(), self));
-                }
-                Stage::Ended => return None,
+                    chunk
+                })?;
+                self.stage = stage;
+                return Some((text, self));
             }
             let Some((choice, event)) = self.answer.next().await else {
                 self.stage = Stage::Done;

@@ -183,11 +183,9 @@ pub(crate) async fn fork(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = Body::parse(&body)?;
-    let CutRequest { at } = body.read()?;
-    body.finish(&[], &[], app.options.lenient)?;
-    let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
-    let model = model.await?;
+    let CutRequest { at } = Body::read_all(&body, &app.options)?;
+    let model = app.conversations.model_of(&id, &owner)?;
+    let model = app.model(Some(model)).await?;
     let forked = app.conversations.with(&id, &owner, |table, number| {
         let cut = cut(&table.current(number), at, decoder(&model))?;
         Ok::<_, ApiError>(Conversation {
@@ -208,11 +206,9 @@ pub(crate) async fn rewind(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = Body::parse(&body)?;
-    let CutRequest { at } = body.read()?;
-    body.finish(&[], &[], app.options.lenient)?;
-    let model = app.model(Some(app.conversations.model_of(&id, &owner)?));
-    let model = model.await?;
+    let CutRequest { at } = Body::read_all(&body, &app.options)?;
+    let model = app.conversations.model_of(&id, &owner)?;
+    let model = app.model(Some(model)).await?;
     app.conversations.wait_until_idle(&id, &owner).await?;
     let rewound = app
         .conversations

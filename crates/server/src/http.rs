@@ -1,23 +1,26 @@
 //! Routes, limits and connections.
 
-use crate::access::{check_host, check_key, check_origin, refuse};
+use crate::access::{check_host, check_key, check_origin, cors, refuse};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::page;
 use crate::routes::{self, Endpoint};
 use axum::Router;
-use axum::body::{Body, HttpBody};
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{StatusCode, header};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
+use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::timeout::{DeadlineBody, TimeoutBody, TimeoutError};
 use tower_service::Service;
 
 /// The largest size of a request's line and headers.
@@ -40,8 +43,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         // Bodies are read after the key was checked: others cannot use up memory.
         .layer(middleware::from_fn_with_state(app.clone(), read_body))
         .layer(middleware::from_fn_with_state(app.clone(), check_key))
-        .layer(DefaultBodyLimit::disable());
-    open.into_iter()
+        .layer(DefaultBodyLimit::max(app.options.max_body));
+    let router = open
+        .into_iter()
         .fold(api, route)
         .merge(page::routes())
         .fallback(|| async { ApiError::not_found("there is no such path") })
@@ -51,10 +55,20 @@ pub(crate) fn router(app: Arc<App>) -> Router {
                 "the method is not allowed here",
             )
         })
-        .layer(middleware::map_response(json_error))
+        .layer(middleware::map_response(json_error));
+    let router = match &app.options.cors_origin {
+        Some(origin) => router.layer(cors(origin)),
+        None => router,
+    };
+    let no_sniffing = HeaderValue::from_static("nosniff");
+    router
         .layer(middleware::from_fn_with_state(app.clone(), check_origin))
         .layer(middleware::from_fn_with_state(app.clone(), check_host))
         .layer(middleware::from_fn(check_head))
+        .layer(SetResponseHeaderLayer::overriding(
+            header::X_CONTENT_TYPE_OPTIONS,
+            no_sniffing,
+        ))
         .layer(middleware::from_fn(log_request))
         .with_state(app)
 }
@@ -97,52 +111,38 @@ async fn check_head(request: Request, next: Next) -> Result<Response, ApiError> 
     }
 }
 
-/// Refuses bodies that are too large or take too long to arrive.
+/// Refuses bodies that are larger than `--max-body`, take too long, or pause for too long.
 async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let limit = app.options.max_body;
-    let (parts, body) = request.into_parts();
+    let options = &app.options;
     let too_large = || {
+        let limit = options.max_body;
         let message = format!("the body is larger than {limit} bytes (--max-body)");
         ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, message)
     };
-    let error = if HttpBody::size_hint(&body).lower() > limit as u64 {
+    let stated = request.body().size_hint().lower();
+    let (parts, body) = request.into_parts();
+    let error = if stated > options.max_body as u64 {
         too_large()
     } else {
-        let read = collect(body, limit, app.options.header_time);
-        match tokio::time::timeout(app.options.body_time, read).await {
-            Ok(Ok(Some(bytes))) => {
-                return next.run(Request::from_parts(parts, bytes.into())).await;
+        let body = DeadlineBody::new(options.body_time, body);
+        let body = Body::new(TimeoutBody::new(options.header_time, body));
+        match Bytes::from_request(Request::from_parts(parts.clone(), body), &()).await {
+            Ok(bytes) => return next.run(Request::from_parts(parts, bytes.into())).await,
+            Err(BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_))) => {
+                too_large()
             }
-            Ok(Ok(None)) => too_large(),
-            Ok(Err(Some(error))) => ApiError::invalid(format!("the body was cut off: {error}")),
-            Ok(Err(None)) | Err(_) => {
+            Err(error) if is_timeout(&error) => {
                 ApiError::status(StatusCode::REQUEST_TIMEOUT, "the body took too long")
             }
+            Err(error) => ApiError::invalid(format!("the body was cut off: {}", error.body_text())),
         }
     };
     refuse(parts.uri.path(), error)
 }
 
-/// Reads a body; `None` if it is larger than `limit`. Fails without an error if nothing arrives for `pause`.
-async fn collect(
-    body: Body,
-    limit: usize,
-    pause: Duration,
-) -> Result<Option<Vec<u8>>, Option<axum::Error>> {
-    let mut bytes = vec![];
-    let mut chunks = body.into_data_stream();
-    loop {
-        let chunk = tokio::time::timeout(pause, chunks.next()).await;
-        let Some(chunk) = chunk.map_err(|_| None)? else {
-            break;
-        };
-        let chunk = chunk?;
-        if bytes.len() + chunk.len() > limit {
-            return Ok(None);
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(Some(bytes))
+/// Whether an error, or an error that caused it, is a timeout.
+fn is_timeout(error: &(dyn Error + 'static)) -> bool {
+    error.is::<TimeoutError>() || error.source().is_some_and(is_timeout)
 }
 
 /// Serves connections until `stop` changes, then until those have ended.

@@ -10,6 +10,7 @@ mod body;
 mod chat;
 mod chat_answer;
 mod chat_prompt;
+mod chat_response;
 mod completions;
 mod constraint;
 mod conversation;

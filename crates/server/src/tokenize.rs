@@ -63,9 +63,7 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = Body::parse(&body)?;
-    let request: TokenizeRequest = body.read()?;
-    body.finish(&[], &[], app.options.lenient)?;
+    let request: TokenizeRequest = Body::read_all(&body, &app.options)?;
     let model = app.model(request.model).await?;
     let tokenizer = model.model.tokenizer()?;
     let options = EncodeOptions {
@@ -87,9 +85,7 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = Body::parse(&body)?;
-    let request: DetokenizeRequest = body.read()?;
-    body.finish(&[], &[], app.options.lenient)?;
+    let request: DetokenizeRequest = Body::read_all(&body, &app.options)?;
     let model = app.model(request.model).await?;
     let (ids, vocab) = (request.tokens, model.model.facts().vocab_size);
     if ids.iter().any(|id| *id as usize >= vocab) {
@@ -105,9 +101,7 @@ pub(crate) async fn apply_template(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let mut body = Body::parse(&body)?;
-    let request: TemplateRequest = body.read()?;
-    body.finish(&[], &[], app.options.lenient)?;
+    let request: TemplateRequest = Body::read_all(&body, &app.options)?;
     let model = app.model(request.model).await?;
     let prompt = ChatPrompt::new(
         request.messages,

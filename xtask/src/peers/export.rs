@@ -36,7 +36,7 @@ impl CheckExport {
         shell::run(
             pytest
                 .args(["-m", "pytest", "--quiet"])
-                .current_dir(&package),
+                .env("PYTHONPATH", &package),
         )?;
 
         let model = model::find(self.model)?;

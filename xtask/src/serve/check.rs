@@ -9,9 +9,9 @@ use clap::Args;
 /// Check kvark serve with the unmodified openai and anthropic clients
 #[derive(Args)]
 #[command(
-    after_help = "Makes a virtual environment under target/serve-venv with the pinned clients (python/serve/requirements.txt), starts \
-the built kvark serve on free ports with the test model, and runs python/serve/check_clients.py and python/examples/agent.py. \
---long also runs Schemathesis against /openapi.json (python/serve/requirements-long.txt), and the page's tests in Chromium \
+    after_help = "Makes a virtual environment under target/serve-venv with the pinned clients (python/clients/requirements.txt), starts \
+the built kvark serve on free ports with the test model, and runs python/clients/check_clients.py and python/examples/agent.py. \
+--long also runs Schemathesis against /openapi.json (python/clients/requirements-long.txt), and the page's tests in Chromium \
 (crates/server/page/tests; they need npm and Debian's chromium).
 
 Examples:
@@ -38,7 +38,7 @@ impl CheckServe {
         let flags = [&context[..], &["--api-key", KEY]].concat();
         let keyed = ServerProcess::start(&folder, "keyed", &flags)?;
         let mut clients = shell::command(&python);
-        clients.arg("python/serve/check_clients.py");
+        clients.arg("python/clients/check_clients.py");
         shell::run(clients.args([&open.address, &keyed.address, KEY]))?;
         let mut agent = shell::command(&python);
         shell::run(agent.args(["python/examples/agent.py", &open.address]))?;

@@ -12,8 +12,8 @@ use crate::shell;
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// Interpreter of the environment with a list of `python/serve`.
+/// Interpreter of the environment with a list of `python/clients`.
 fn python(list: &str) -> Result<PathBuf> {
-    let list = shell::root().join("python/serve").join(list);
+    let list = shell::root().join("python/clients").join(list);
     venv::make("serve-venv", &list, &script::pins(&list)?, "", |_| {})
 }

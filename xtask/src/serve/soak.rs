@@ -44,7 +44,7 @@ impl SoakServe {
         if self.generated {
             let server = ServerProcess::start(&folder, "generated", &context)?;
             let mut soak = shell::command("python3");
-            soak.arg("python/serve/generated.py");
+            soak.arg("python/clients/generated.py");
             return self.run(soak, &server);
         }
         let python = python("requirements.txt")?;
@@ -53,7 +53,7 @@ impl SoakServe {
         let flags = [&context[..], &["--parallel", "8", "--queue", "24"]].concat();
         let loaded = ServerProcess::start(&folder, "loaded", &flags)?;
         let mut soak = shell::command(python);
-        soak.arg("python/serve/soak.py");
+        soak.arg("python/clients/soak.py");
         soak.args(["--alone", &alone.address]);
         self.run(soak, &loaded)
     }

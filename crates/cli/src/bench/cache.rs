@@ -1,4 +1,4 @@
-//! `kvark bench --cache`: the cost of cache verbs, and the gain of decoding branches of a shared prefix in one batch.
+//! `kvark bench --cache`: the cost of cache operations, and the gain of decoding branches of a shared prefix in one batch.
 
 use crate::args::EngineArgs;
 use crate::interrupt;
@@ -9,7 +9,7 @@ use kvark::{BatchRunner, Model};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Cells of the pool whose verbs are timed.
+/// Cells of the pool whose operations are timed.
 const CELLS: u32 = 100_000;
 /// Sequences in the timed decode step.
 const SEQUENCES: u32 = 16;
@@ -31,7 +31,7 @@ impl Report {
 
 /// Runs all measurements, each `repetitions` times; medians are reported.
 pub(super) fn run(model: &Model, engine: &EngineArgs, repetitions: u32) -> Result<Report> {
-    let mut rows = verbs(repetitions)?;
+    let mut rows = operations(repetitions)?;
     rows.extend(branches(model, engine, repetitions)?);
     Ok(Report { rows })
 }
@@ -64,7 +64,7 @@ fn filled(n: u32, tokens_each: u32) -> Result<Cells> {
     Ok(cells)
 }
 
-fn verbs(repetitions: u32) -> Result<Vec<(&'static str, f64, &'static str)>> {
+fn operations(repetitions: u32) -> Result<Vec<(&'static str, f64, &'static str)>> {
     let mut cells = filled(1, CELLS)?;
     let (mut copies, mut removals) = (vec![], vec![]);
     for _ in 0..repetitions.max(3) * 20 {

@@ -1,6 +1,6 @@
 //! `/save` and `/export`: files that are written, and files that are not replaced.
 
-use super::conversation::saved_turns;
+use super::saved::saved_turns;
 use super::{Next, Session, colours, transcript};
 use crate::output;
 use anyhow::{Context, Result, bail};

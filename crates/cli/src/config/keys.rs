@@ -27,7 +27,7 @@ const NOT_CONFIGURED: [&str; 14] = [
 ];
 
 /// Flags that say what one run reads, does and writes.
-const OF_ONE_RUN: [&str; 20] = [
+const OF_ONE_RUN: [&str; 19] = [
     "cache",
     "chat",
     "compare",
@@ -37,7 +37,6 @@ const OF_ONE_RUN: [&str; 20] = [
     "map",
     "messages",
     "parallel",
-    "png",
     "profile",
     "prompt",
     "prompt-cache",

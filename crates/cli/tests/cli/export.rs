@@ -43,7 +43,7 @@ fn what_python_lacks_is_named_with_the_command_that_installs_it() {
         (
             lost,
             format!(
-                "{lost} has no kvark_export; install what is missing: {lost} -m pip install PATH/TO/KVARK/python"
+                "{lost} has no kvark_export; install what is missing: {lost} -m pip install PATH/TO/KVARK"
             ),
         ),
         (
@@ -80,7 +80,7 @@ fn a_python_without_anything_is_told_all_that_a_gguf_file_needs() {
     ];
     let pins = needed.map(|name| format!("{name}=={}", pin(name)));
     let expect = format!(
-        "{empty} has no {}, kvark_export; install what is missing: {empty} -m pip install {} PATH/TO/KVARK/python (or ",
+        "{empty} has no {}, kvark_export; install what is missing: {empty} -m pip install {} PATH/TO/KVARK (or ",
         needed.join(", "),
         pins.join(" ")
     );

@@ -135,7 +135,7 @@ fn bash_completes_commands_flags_and_values() {
 #[test]
 fn the_options_of_the_python_stub_are_generated() {
     use kvark::generate::{OptionKind, SAMPLING_OPTIONS};
-    let path = committed("crates/python/kvark").join("_kvark.pyi");
+    let path = committed("python/kvark").join("_kvark.pyi");
     let found = fs::read_to_string(&path).unwrap();
     let mut lines = String::new();
     for option in SAMPLING_OPTIONS {

@@ -49,7 +49,7 @@ fn every_command_explains_itself() {
         ("ps", "--host --port --api-key --json".into()),
         (
             "plan",
-            "--model --hf-repo --ctx-size --compare --cache-type-k --mem-limit --map --svg --png --json config.json".into(),
+            "--model --hf-repo --ctx-size --compare --cache-type-k --mem-limit --map --svg --json config.json".into(),
         ),
         (
             "tokenize",

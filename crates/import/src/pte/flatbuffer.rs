@@ -1,4 +1,5 @@
-//! A checked reader of FlatBuffers: every offset is compared with the file's size before it is followed.
+//! A checked reader of FlatBuffers: every offset is compared with the file's size before it is followed. Crate `flatbuffers` is
+//! not used: its access to tables is `unsafe` but for generated code, which for ExecuTorch's schema is many times this file.
 
 /// Why a buffer cannot be read.
 pub(super) type Fault = String;

@@ -1,18 +1,16 @@
 //! Builds the graph of a transformer from its spec and weights.
 
-use base::{Bytes, DType};
+use base::DType;
 use graph::ops::{
-    Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, Reshape, RmsNorm, Rope,
-    RopeTable, Scale, SoftCap, Unary,
+    Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, RmsNorm, Scale, SoftCap,
+    Unary,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId};
 
-use super::attention::{AttentionBuilder, TokenMajorQkv};
+use super::attention::AttentionBuilder;
+use super::check::check;
 use super::weights::{self, Weights};
-use super::{
-    AttentionSpec, KvSource, LayerSpec, Mlp, NormKind, NormPlacement, RopeScaling, TransformerSpec,
-    Weight,
-};
+use super::{LayerSpec, Mlp, NormKind, NormPlacement, TransformerSpec, Weight};
 use crate::error::ImportError;
 
 /// Builds the graph `forward`; `lookup` returns the weight with a name, if the model has it.
@@ -76,83 +74,21 @@ pub fn build_with_features(
     Ok(decoder.graph.finish(&outputs)?)
 }
 
-/// Checks the numbers of a spec that the builder indexes with or divides by.
-pub(super) fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
-    for rope in &spec.ropes {
-        let pairs = rope.dim / 2;
-        let factors = match &rope.scaling {
-            RopeScaling::Divided { factors } | RopeScaling::Stretched { factors } => factors.len(),
-            _ => pairs,
-        };
-        if rope.dim == 0 || !rope.dim.is_multiple_of(2) || factors != pairs {
-            let reason = format!(
-                "rotates {} elements with {factors} factors; must be even, with one factor a pair",
-                rope.dim
-            );
-            return Err(ImportError::value("the rotary embedding", reason));
-        }
-    }
-    for (i, layer) in spec.layers.iter().enumerate() {
-        let what = || format!("layer {i}");
-        if layer.rope.is_some_and(|rope| rope >= spec.ropes.len()) {
-            return Err(ImportError::value(what(), "has no such rotary embedding"));
-        }
-        let attention = &layer.attention;
-        let dim = attention.key_dim.max(attention.value_dim);
-        let (heads, kv_heads) = (attention.heads, attention.kv_heads);
-        // Leaves headroom for sums of a few products.
-        let countable = |n: usize| n <= isize::MAX as usize / 4;
-        let widths = [heads.checked_mul(dim), kv_heads.checked_mul(dim)];
-        let fits = widths.iter().all(|width| width.is_some_and(countable));
-        if !fits || !countable(layer.mlp_size) {
-            let reason = format!(
-                "cannot have {heads} and {kv_heads} heads of {dim}, and a width of {}",
-                layer.mlp_size
-            );
-            return Err(ImportError::value(what(), reason));
-        }
-        if layer.kv == KvSource::KeysAsValues && attention.key_dim != attention.value_dim {
-            let reason = format!(
-                "has values of {} for keys of {}, and one projection",
-                attention.value_dim, attention.key_dim
-            );
-            return Err(ImportError::value(what(), reason));
-        }
-        if let KvSource::Layer(source) = layer.kv {
-            let owner = spec.layers[..i].get(source).filter(|l| l.owns_kv());
-            let sizes = |a: &AttentionSpec| (a.kv_heads, a.key_dim, a.value_dim, a.window);
-            if owner.is_none_or(|owner| sizes(&owner.attention) != sizes(attention)) {
-                let reason = format!("cannot share the keys and values of layer {source}");
-                return Err(ImportError::value(what(), reason));
-            }
-        }
-    }
-    let width = spec.per_layer_input.unwrap_or(0);
-    if width
-        .checked_mul(spec.layers.len().max(1))
-        .is_none_or(|all| all > i32::MAX as usize)
-    {
-        let reason = format!("cannot have a width of {width}");
-        return Err(ImportError::value("the per-layer input", reason));
-    }
-    Ok(())
-}
-
 pub(super) struct TransformerBuilder<'a> {
     pub(super) spec: &'a TransformerSpec,
     pub(super) weights: Weights<'a>,
     pub(super) graph: GraphBuilder,
     pub(super) step: Dim,
-    position: TensorId,
-    attend: AttentionBuilder,
+    pub(super) position: TensorId,
+    pub(super) attend: AttentionBuilder,
     /// Built on first use, after the weights have confirmed the head size.
-    tables: Vec<Option<TensorId>>,
+    pub(super) tables: Vec<Option<TensorId>>,
     /// The cache of each layer.
-    cache_ids: Vec<u32>,
+    pub(super) cache_ids: Vec<u32>,
     /// Keys and values of the layers so far.
-    stored: Vec<[TensorId; 2]>,
+    pub(super) stored: Vec<[TensorId; 2]>,
     /// Vectors of ones, by their length.
-    ones: Vec<(usize, TensorId)>,
+    pub(super) ones: Vec<(usize, TensorId)>,
 }
 
 /// Inputs of a step that every graph has.
@@ -162,14 +98,6 @@ pub(super) struct StepInputs {
     pub(super) position: TensorId,
     /// Rows whose logits are wanted; with an uncached context, the text of each token.
     pub(super) third: TensorId,
-}
-
-/// A matrix with an optional bias, not yet in the graph.
-pub(super) struct Projection {
-    name: String,
-    rows: usize,
-    weight: Weight,
-    bias: Option<Weight>,
 }
 
 impl<'a> TransformerBuilder<'a> {
@@ -196,33 +124,6 @@ impl<'a> TransformerBuilder<'a> {
             stored: vec![],
             ones: vec![],
         }
-    }
-
-    /// The table of a rotary embedding, one for all layers that share it.
-    fn rope_table(&mut self, index: usize) -> Result<TensorId, ImportError> {
-        if let Some(table) = self.tables[index] {
-            return Ok(table);
-        }
-        let rope = &self.spec.ropes[index];
-        let name = match index {
-            0 => "rope".to_owned(),
-            index => format!("rope.{index}"),
-        };
-        let frequencies = rope.frequencies();
-        if !frequencies.iter().all(|f| f.is_finite()) {
-            let reason = "has frequencies that are not finite";
-            return Err(ImportError::value("the rotary embedding", reason));
-        }
-        let frequency = self.graph.constant(
-            &format!("{name}.frequency"),
-            DType::F32,
-            &[frequencies.len()],
-            Bytes::from_slice(&frequencies),
-        )?;
-        let magnitude = rope.magnitude();
-        let table = self.node(&name, RopeTable { magnitude }, &[self.position, frequency])?;
-        self.tables[index] = Some(table);
-        Ok(table)
     }
 
     /// The embedding table and the tokens' rows, scaled and with position embeddings added if the model has them.
@@ -308,78 +209,6 @@ impl<'a> TransformerBuilder<'a> {
         }
     }
 
-    pub(super) fn attention(
-        &mut self,
-        prefix: &str,
-        index: usize,
-        layer: &LayerSpec,
-        normed: TensorId,
-    ) -> Result<TensorId, ImportError> {
-        let spec = &layer.attention;
-        let (q_rows, k_rows) = (spec.heads * spec.key_dim, spec.kv_heads * spec.key_dim);
-        let v_rows = spec.kv_heads * spec.value_dim;
-        let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
-        let projections: Vec<Projection> = match layer.kv {
-            KvSource::Projected => self.projections(prefix, "attn_qkv", parts)?.into(),
-            KvSource::KeysAsValues => vec![
-                self.projection(&format!("{prefix}attn_q"), q_rows)?,
-                self.projection(&format!("{prefix}attn_k"), k_rows)?,
-            ],
-            KvSource::Layer(_) => vec![self.projection(&format!("{prefix}attn_q"), q_rows)?],
-        };
-
-        // Consecutive products of the same rows are fused by the backend.
-        let bias = self.spec.biases.qkv;
-        let mut projected = Vec::with_capacity(projections.len());
-        for projection in projections {
-            projected.push(self.linear(projection, normed, bias)?);
-        }
-        let q = [spec.heads, spec.key_dim];
-        let q = self.rotated(prefix, "attn_q", projected[0], q, layer.rope)?;
-        let [k, v] = match layer.kv {
-            KvSource::Layer(source) => self.stored[source],
-            _ => {
-                let (k, v) = (projected[1], *projected.last().expect("keys and values"));
-                let shape = [spec.kv_heads, spec.key_dim];
-                let k = self.rotated(prefix, "attn_k", k, shape, layer.rope)?;
-                let mut v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
-                if self.spec.value_norm {
-                    let ones = self.ones(spec.value_dim)?;
-                    let eps = self.spec.norm.eps;
-                    v = self.node(&format!("{prefix}attn_v_norm"), RmsNorm { eps }, &[v, ones])?;
-                }
-                [k, v]
-            }
-        };
-        self.stored.push([k, v]);
-
-        let heads = TokenMajorQkv { q, k, v };
-        let name = format!("{prefix}attn");
-        let cache = self.cache_ids[index];
-        let attended = self
-            .attend
-            .node(&mut self.graph, &name, cache, spec, heads)?;
-        let width = spec.heads * spec.value_dim;
-        let shape = vec![self.step, width.into()];
-        let name = format!("{prefix}attn.joined");
-        let joined = self.node(&name, Reshape { shape }, &[attended])?;
-        let output = self.projection(&format!("{prefix}attn_output"), self.spec.hidden_size)?;
-        self.linear(output, joined, self.spec.biases.output)
-    }
-
-    /// A vector of ones.
-    fn ones(&mut self, len: usize) -> Result<TensorId, ImportError> {
-        if let Some((_, ones)) = self.ones.iter().find(|(known, _)| *known == len) {
-            return Ok(*ones);
-        }
-        let data = Bytes::from_slice(&vec![1f32; len]);
-        let ones = self
-            .graph
-            .constant(&format!("ones.{len}"), DType::F32, &[len], data)?;
-        self.ones.push((len, ones));
-        Ok(ones)
-    }
-
     /// Multiplies a layer's output by the file's number for it, if there is one.
     fn scale_layer(&mut self, index: usize, hidden: TensorId) -> Result<TensorId, ImportError> {
         let name = format!("blk.{index}.layer_output_scale");
@@ -391,43 +220,6 @@ impl<'a> TransformerBuilder<'a> {
             Some(factor) => self.node(&name, Scale { factor }, &[hidden]),
             None => Ok(hidden),
         }
-    }
-
-    /// Queries or keys by head, normalised and rotated if the model does so.
-    fn rotated(
-        &mut self,
-        prefix: &str,
-        name: &str,
-        x: TensorId,
-        shape: [usize; 2],
-        rope: Option<usize>,
-    ) -> Result<TensorId, ImportError> {
-        let mut x = self.heads(prefix, name, x, shape)?;
-        if self.spec.qk_norm {
-            let name = format!("{prefix}{name}_norm");
-            x = self.rms_norm(&name, x, shape[1])?;
-        }
-        if let Some(rope) = rope {
-            let layout = self.spec.ropes[rope].layout;
-            let table = self.rope_table(rope)?;
-            x = self.node(
-                &format!("{prefix}{name}.rotated"),
-                Rope { layout },
-                &[x, table],
-            )?;
-        }
-        Ok(x)
-    }
-
-    fn heads(
-        &mut self,
-        prefix: &str,
-        name: &str,
-        x: TensorId,
-        [heads, dim]: [usize; 2],
-    ) -> Result<TensorId, ImportError> {
-        let shape = vec![self.step, heads.into(), dim.into()];
-        self.node(&format!("{prefix}{name}.heads"), Reshape { shape }, &[x])
     }
 
     pub(super) fn mlp(
@@ -494,85 +286,6 @@ impl<'a> TransformerBuilder<'a> {
         }
     }
 
-    /// The named projections: separate tensors, or parts of `fused`, which contains them in this order.
-    fn projections<const N: usize>(
-        &self,
-        prefix: &str,
-        fused: &str,
-        parts: [(&str, usize); N],
-    ) -> Result<[Projection; N], ImportError> {
-        let all = parts.iter().map(|(_, rows)| rows).sum();
-        let first = format!("{prefix}{}.weight", parts[0].0);
-        let name = format!("{prefix}{fused}.weight");
-        let own_name = parts.iter().all(|(part, _)| *part != fused);
-        let whole = self.weights.optional(&name).filter(|weight| {
-            let holds_all = own_name || weight.shape.first() == Some(&all);
-            holds_all && self.weights.optional(&first).is_none()
-        });
-        let bias_name = format!("{prefix}{fused}.bias");
-        let bias = whole
-            .as_ref()
-            .and_then(|_| self.weights.optional(&bias_name));
-
-        let mut start = 0;
-        let mut result = Vec::with_capacity(N);
-        for (part, rows) in parts {
-            let part = format!("{prefix}{part}");
-            result.push(match &whole {
-                None => self.projection(&part, rows)?,
-                Some(weight) => {
-                    let cut = |name: &str, whole| Weights::part(name, whole, start, rows, all);
-                    Projection {
-                        name: part,
-                        rows,
-                        weight: cut(&name, weight)?,
-                        bias: bias.as_ref().map(|b| cut(&bias_name, b)).transpose()?,
-                    }
-                }
-            });
-            start += rows;
-        }
-        let result = result.try_into();
-        Ok(result.unwrap_or_else(|_| unreachable!("one projection a part")))
-    }
-
-    pub(super) fn projection(&self, name: &str, rows: usize) -> Result<Projection, ImportError> {
-        Ok(Projection {
-            name: name.to_owned(),
-            rows,
-            weight: self.weights.required(&format!("{name}.weight"))?,
-            bias: self.weights.optional(&format!("{name}.bias")),
-        })
-    }
-
-    pub(super) fn linear(
-        &mut self,
-        projection: Projection,
-        x: TensorId,
-        bias_needed: bool,
-    ) -> Result<TensorId, ImportError> {
-        let name = projection.name;
-        let depth = self.graph.ty(x).shape.last().and_then(Dim::as_const);
-        let shape = [
-            projection.rows,
-            depth.expect("activations have a known width"),
-        ];
-        let weight = weights::matrix(
-            &mut self.graph,
-            &format!("{name}.weight"),
-            projection.weight,
-            shape,
-        )?;
-        let mut operands = vec![x, weight];
-        let bias_name = format!("{name}.bias");
-        match projection.bias {
-            Some(bias) => operands.push(self.vector(&bias_name, &bias, projection.rows)?),
-            None if bias_needed => return Err(ImportError::missing_tensor(&bias_name)),
-            None => {}
-        }
-        self.node(&name, Linear::default(), &operands)
-    }
-
     pub(super) fn norm(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {
         let width = self.spec.hidden_size;
         let eps = self.spec.norm.eps;
@@ -612,7 +325,12 @@ impl<'a> TransformerBuilder<'a> {
         self.vector(name, &weight, len)
     }
 
-    fn vector(&mut self, name: &str, weight: &Weight, len: usize) -> Result<TensorId, ImportError> {
+    pub(super) fn vector(
+        &mut self,
+        name: &str,
+        weight: &Weight,
+        len: usize,
+    ) -> Result<TensorId, ImportError> {
         weights::vector(&mut self.graph, name, weight, len)
     }
 

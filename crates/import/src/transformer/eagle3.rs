@@ -12,7 +12,8 @@ use base::DType;
 use graph::ops::{Concat, GatherRows, Linear};
 use graph::{Graph, GraphBuilder};
 
-use super::build::{StepInputs, TransformerBuilder, check};
+use super::build::{StepInputs, TransformerBuilder};
+use super::check::check;
 use super::weights::{self, Weights};
 use super::{TransformerSpec, Weight};
 use crate::error::ImportError;

@@ -17,8 +17,11 @@
 //! Weights carry the names they have in GGUF files (`blk.3.attn_q.weight`), nodes the same without `.weight`.
 
 mod attention;
+mod attention_block;
 mod build;
+mod check;
 mod eagle3;
+mod linear;
 mod per_layer_input;
 mod rope;
 mod spec;

@@ -81,7 +81,7 @@ fn the_entry_lives_as_long_as_the_session() {
 }
 
 #[test]
-fn verbs_are_refused_while_a_forward_holds_the_cache() {
+fn cache_operations_are_refused_while_a_forward_holds_the_cache() {
     let (session, options) = session();
     let entry = CacheRegistry::global()
         .get(&options.cache_key.unwrap())
@@ -127,7 +127,7 @@ fn an_unknown_backend_is_named() {
 }
 
 #[test]
-fn a_session_reports_the_state_that_forwards_and_verbs_leave() {
+fn a_session_reports_the_state_that_forwards_and_cache_operations_leave() {
     let (session, _) = session();
     let state = || {
         let (len, empty) = (session.len().unwrap(), session.is_empty().unwrap());

@@ -2,17 +2,17 @@
 
 mod audit;
 mod forward;
-mod verbs;
+mod operations;
 
 use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
 use kv::{
     Cache, CacheConfig, CacheManager, CellRun, Cells, KvErrorKind, MAX_SEQUENCES, RingPolicy,
     SeqCache, SeqId, StepPlan,
 };
+use operations::{Forward, Operation, Positions, Wrong, operation};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::{Bound, RangeBounds};
-use verbs::{Forward, Positions, Verb, Wrong, verb};
 
 /// One history and its facts.
 struct History {
@@ -102,18 +102,18 @@ impl History {
         all.chain(candidates).copied().collect()
     }
 
-    fn apply(&mut self, verb: &Verb) {
+    fn apply(&mut self, operation: &Operation) {
         let before = self.cache.clone();
-        let (expected, result) = match verb {
-            Verb::Begin { parts, in_turns } => {
+        let (expected, result) = match operation {
+            Operation::Begin { parts, in_turns } => {
                 self.begin(parts, *in_turns);
                 (Ok(()), Ok(()))
             }
-            Verb::Forward(forward) => {
+            Operation::Forward(forward) => {
                 self.forward(forward);
                 (Ok(()), Ok(()))
             }
-            Verb::Propose {
+            Operation::Propose {
                 seq,
                 parents,
                 forward,
@@ -124,8 +124,8 @@ impl History {
                 }
                 (Ok(()), Ok(()))
             }
-            &Verb::Accept { seq, leaf, skip } => self.accept(seq, leaf, skip),
-            Verb::Step {
+            &Operation::Accept { seq, leaf, skip } => self.accept(seq, leaf, skip),
+            Operation::Step {
                 parts,
                 in_turns,
                 forward,
@@ -134,13 +134,13 @@ impl History {
                 self.forward(forward);
                 (Ok(()), Ok(()))
             }
-            &Verb::Copy { src, dst, range } => {
+            &Operation::Copy { src, dst, range } => {
                 let owners = self.known_owner(src).and_then(|()| known(dst));
                 let free = owners.and_then(|()| self.no_candidates(dst));
                 let expected = free.and_then(|()| self.copy(src, dst, range));
                 (expected, self.cache.seq_cp(src, dst, range))
             }
-            &Verb::Retain { src, range } => {
+            &Operation::Retain { src, range } => {
                 let expected = self.retain(src, range);
                 let result = self.cache.retain(src, range);
                 if let (Ok(expected), Ok(id)) = (&expected, &result) {
@@ -148,7 +148,7 @@ impl History {
                 }
                 (expected.map(|_| ()), result.map(|_| ()))
             }
-            &Verb::Release { id } => {
+            &Operation::Release { id } => {
                 let existed = self.retained.remove(&id);
                 if existed {
                     self.remove(id, ..);
@@ -160,7 +160,7 @@ impl History {
                 let expected = existed.then_some(()).ok_or(unknown);
                 (expected, self.cache.release(id))
             }
-            &Verb::Remove { seq, range } => {
+            &Operation::Remove { seq, range } => {
                 let whole = matches!(
                     range,
                     (Bound::Unbounded | Bound::Included(0), Bound::Unbounded)
@@ -180,7 +180,7 @@ impl History {
                 }
                 (expected, self.cache.seq_rm(seq, range))
             }
-            &Verb::Keep { seq } => {
+            &Operation::Keep { seq } => {
                 let mut others = (0..MAX_SEQUENCES).filter(|other| *other != seq);
                 let free = others.clone().try_for_each(|other| self.undeclared(other));
                 let expected = known(seq).and(free);
@@ -192,7 +192,7 @@ impl History {
                 }
                 (expected, self.cache.seq_keep(seq))
             }
-            &Verb::Rewind { len } => {
+            &Operation::Rewind { len } => {
                 let all = 0..self.held.len() as u32;
                 let free = (0..MAX_SEQUENCES).try_for_each(|seq| self.no_candidates(seq));
                 let cut = || all.clone().try_for_each(|seq| self.removable(seq, len..));
@@ -202,7 +202,7 @@ impl History {
                 }
                 (expected, self.cache.rewind(len))
             }
-            Verb::Clear => {
+            Operation::Clear => {
                 self.held = vec![BTreeMap::new(); MAX_SEQUENCES as usize];
                 self.retained.clear();
                 self.kept = kept(&self.config);
@@ -212,7 +212,7 @@ impl History {
                 assert_eq!(self.cache, Cells::new(&self.config));
                 (Ok(()), Ok(()))
             }
-            Verb::Compact => {
+            Operation::Compact => {
                 if let Some(order) = self.cache.compact() {
                     self.bytes.reorder(&order);
                     assert_eq!(self.cache.compact(), None, "nothing is left to do");
@@ -220,7 +220,7 @@ impl History {
                 assert_eq!(self.cache.high_water(), self.cache.len(), "no holes");
                 (Ok(()), Ok(()))
             }
-            Verb::Abort => {
+            Operation::Abort => {
                 self.declared.clear();
                 self.cache.abort(None);
                 (Ok(()), Ok(()))
@@ -228,7 +228,7 @@ impl History {
         };
         let result = kind(result);
         if result.is_err() {
-            assert_eq!(self.cache, before, "a refused verb changed the cache");
+            assert_eq!(self.cache, before, "a refused operation changed the cache");
         }
         assert_eq!(result, expected);
         self.audit();
@@ -480,12 +480,12 @@ proptest! {
         capacity in 4u32..64,
         windows in windows(),
         ring in prop::option::of((0u32..9, 0u32..9)),
-        verbs in prop::collection::vec(verb(), 1..40),
+        operations in prop::collection::vec(operation(), 1..40),
     ) {
         let ring = ring.map(|(max_step, max_rewind)| RingPolicy { max_step, max_rewind });
         let mut history = History::new(config(capacity, &windows, ring));
-        for verb in &verbs {
-            history.apply(verb);
+        for operation in &operations {
+            history.apply(operation);
         }
     }
 }

@@ -5,7 +5,7 @@ use kv::{Cache, CacheConfig, CacheManager, Contiguous, KvErrorKind, RingPolicy, 
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
-enum Verb {
+enum Operation {
     Step { tokens: u32, end: End },
     WrongPosition { tokens: u32, index: u32, by: i32 },
     Rewind { to: u32 },
@@ -13,14 +13,14 @@ enum Verb {
     Clear,
 }
 
-fn verb() -> impl Strategy<Value = Verb> {
+fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        10 => (0u32..9, end()).prop_map(|(tokens, end)| Verb::Step { tokens, end }),
+        10 => (0u32..9, end()).prop_map(|(tokens, end)| Operation::Step { tokens, end }),
         1 => (1u32..5, 0u32..5, prop::sample::select(vec![-30, -1, 1, 9]))
-            .prop_map(|(tokens, index, by)| Verb::WrongPosition { tokens, index, by }),
-        4 => (0u32..14).prop_map(|to| Verb::Rewind { to }),
-        1 => (1u32..4).prop_map(|by| Verb::RewindForward { by }),
-        1 => Just(Verb::Clear),
+            .prop_map(|(tokens, index, by)| Operation::WrongPosition { tokens, index, by }),
+        4 => (0u32..14).prop_map(|to| Operation::Rewind { to }),
+        1 => (1u32..4).prop_map(|by| Operation::RewindForward { by }),
+        1 => Just(Operation::Clear),
     ]
 }
 
@@ -62,11 +62,11 @@ impl History {
         })
     }
 
-    fn apply(&mut self, verb: &Verb) {
+    fn apply(&mut self, operation: &Operation) {
         let before = self.cache.clone();
-        match *verb {
-            Verb::Step { tokens, end } => self.step(tokens, end),
-            Verb::WrongPosition { tokens, index, by } => {
+        match *operation {
+            Operation::Step { tokens, end } => self.step(tokens, end),
+            Operation::WrongPosition { tokens, index, by } => {
                 let fits = tokens.min(self.most_tokens());
                 if fits == 0 {
                     return;
@@ -87,7 +87,7 @@ impl History {
                 assert_eq!(self.cache, before);
                 self.step(fits, End::Commit);
             }
-            Verb::Rewind { to } => {
+            Operation::Rewind { to } => {
                 // Mostly near the end, where rings decide.
                 let to = self.len().saturating_sub(to);
                 let kept = self.rows_kept(to);
@@ -108,13 +108,13 @@ impl History {
                     }
                 }
             }
-            Verb::RewindForward { by } => {
+            Operation::RewindForward { by } => {
                 let (to, len) = (self.len() + by, self.len());
                 let refused = kind(self.cache.rewind(to));
                 assert_eq!(refused, Err(KvErrorKind::RewindForward { to, len }));
                 assert_eq!(self.cache, before);
             }
-            Verb::Clear => {
+            Operation::Clear => {
                 self.cache.clear();
                 self.held.clear();
                 self.partial = false;
@@ -228,12 +228,12 @@ proptest! {
         capacity in 4u32..48,
         windows in windows(),
         ring in prop::option::of((0u32..9, 0u32..9)),
-        verbs in prop::collection::vec(verb(), 1..40),
+        operations in prop::collection::vec(operation(), 1..40),
     ) {
         let ring = ring.map(|(max_step, max_rewind)| RingPolicy { max_step, max_rewind });
         let mut history = History::new(config(capacity, &windows, ring));
-        for verb in &verbs {
-            history.apply(verb);
+        for operation in &operations {
+            history.apply(operation);
         }
     }
 }

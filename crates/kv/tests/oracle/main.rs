@@ -1,4 +1,4 @@
-//! Random histories of every verb on every kind of cache, against an oracle that is a list of facts: this sequence
+//! Random histories of every operation on every kind of cache, against an oracle that is a list of facts: this sequence
 //! holds this position with this stamp. Bytes are simulated as a stamp per layer and cell.
 //!
 //! `KVARK_HISTORIES=100000 cargo test --release -p kvark-kv --test oracle` is the long run: so many histories per kind.

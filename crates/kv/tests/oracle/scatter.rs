@@ -5,7 +5,7 @@ use kv::{Cache, CacheConfig, CacheManager, KvErrorKind, ScatterIndex, SeqCache, 
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
-enum Verb {
+enum Operation {
     /// Per sequence, real tokens and pads after them; all of one sequence after the other or in turns.
     Step {
         parts: Vec<(SeqId, u32, u32)>,
@@ -32,22 +32,22 @@ enum Verb {
     Clear,
 }
 
-fn verb() -> impl Strategy<Value = Verb> {
+fn operation() -> impl Strategy<Value = Operation> {
     let part = (0u32..4, 0u32..6, prop_oneof![3 => Just(0u32), 1 => 0u32..3]);
     let wrong = prop::option::weighted(0.1, (0usize..8, prop::sample::select(vec![-9, -1, 1, 4])));
     prop_oneof![
         12 => (prop::collection::vec(part, 1..4), any::<bool>(), wrong, end()).prop_map(
-            |(parts, in_turns, wrong_position, end)| Verb::Step {
+            |(parts, in_turns, wrong_position, end)| Operation::Step {
                 parts, in_turns, wrong_position, end
             }
         ),
         3 => (0u32..5, prop::collection::vec(0u32..6, 4))
-            .prop_map(|(tokens, real)| Verb::Indices { tokens, real }),
+            .prop_map(|(tokens, real)| Operation::Indices { tokens, real }),
         4 => (0u32..4, 0u32..20, prop::option::weighted(0.2, 0u32..20))
-            .prop_map(|(seq, from, upto)| Verb::Remove { seq, from, upto }),
-        1 => (0u32..4).prop_map(|seq| Verb::Keep { seq }),
-        2 => (0u32..20).prop_map(|to| Verb::Rewind { to }),
-        1 => Just(Verb::Clear),
+            .prop_map(|(seq, from, upto)| Operation::Remove { seq, from, upto }),
+        1 => (0u32..4).prop_map(|seq| Operation::Keep { seq }),
+        2 => (0u32..20).prop_map(|to| Operation::Rewind { to }),
+        1 => Just(Operation::Clear),
     ]
 }
 
@@ -91,10 +91,10 @@ impl History {
         self.held.iter().map(Vec::len).max().unwrap_or(0) as u32
     }
 
-    fn apply(&mut self, verb: &Verb) {
+    fn apply(&mut self, operation: &Operation) {
         let before = self.cache.clone();
-        let (expected, result) = match verb {
-            Verb::Step {
+        let (expected, result) = match operation {
+            Operation::Step {
                 parts,
                 in_turns,
                 wrong_position,
@@ -104,11 +104,11 @@ impl History {
                 self.step(&tokens, *wrong_position, *end);
                 (Ok(()), Ok(()))
             }
-            Verb::Indices { tokens, real } => {
+            Operation::Indices { tokens, real } => {
                 self.indices(*tokens, &real[..self.held.len()]);
                 (Ok(()), Ok(()))
             }
-            &Verb::Remove { seq, from, upto } => {
+            &Operation::Remove { seq, from, upto } => {
                 let end = upto.unwrap_or(u32::MAX);
                 let expected = self.known(seq).and_then(|()| {
                     let held = &mut self.held[seq as usize];
@@ -124,7 +124,7 @@ impl History {
                 });
                 (expected, self.cache.seq_rm(seq, from..end))
             }
-            &Verb::Keep { seq } => {
+            &Operation::Keep { seq } => {
                 let expected = self.known(seq);
                 if expected.is_ok() {
                     let others = (0..).zip(&mut self.held).filter(|(s, _)| *s != seq);
@@ -132,7 +132,7 @@ impl History {
                 }
                 (expected, self.cache.seq_keep(seq))
             }
-            &Verb::Rewind { to } => {
+            &Operation::Rewind { to } => {
                 let len = self.longest();
                 let expected = match to > len {
                     true => Err(KvErrorKind::RewindForward { to, len }),
@@ -144,7 +144,7 @@ impl History {
                 };
                 (expected, self.cache.rewind(to))
             }
-            Verb::Clear => {
+            Operation::Clear => {
                 self.held.iter_mut().for_each(Vec::clear);
                 self.cache.clear();
                 (Ok(()), Ok(()))
@@ -152,7 +152,7 @@ impl History {
         };
         let result = kind(result);
         if result.is_err() {
-            assert_eq!(self.cache, before, "a refused verb changed the cache");
+            assert_eq!(self.cache, before, "a refused operation changed the cache");
         }
         assert_eq!(result, expected);
         self.audit();
@@ -314,12 +314,12 @@ proptest! {
         sequences in 1u32..4,
         initial_cells in 1u32..9,
         windows in windows(),
-        verbs in prop::collection::vec(verb(), 1..40),
+        operations in prop::collection::vec(operation(), 1..40),
     ) {
         let config = CacheConfig { initial_cells, ..config(max_seq_len, &windows, None) };
         let mut history = History::new(config, sequences);
-        for verb in &verbs {
-            history.apply(verb);
+        for operation in &operations {
+            history.apply(operation);
         }
     }
 }

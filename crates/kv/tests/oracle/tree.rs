@@ -5,7 +5,7 @@ use kv::{Cache, CacheConfig, CacheManager, KvErrorKind, RingPolicy, StepPlan, Tr
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
-enum Verb {
+enum Operation {
     /// The frontier, or so many tokens after the prefix.
     Forward {
         tokens: usize,
@@ -36,18 +36,18 @@ enum Verb {
     Abort,
 }
 
-fn verb() -> impl Strategy<Value = Verb> {
+fn operation() -> impl Strategy<Value = Operation> {
     let choices = |max| prop::collection::vec(any::<u8>(), 0..max);
     prop_oneof![
-        10 => (0usize..6, end()).prop_map(|(tokens, end)| Verb::Forward { tokens, end }),
+        10 => (0usize..6, end()).prop_map(|(tokens, end)| Operation::Forward { tokens, end }),
         1 => (0usize..6, prop::sample::select(vec![-50, -1, 0, 1, 5]))
-            .prop_map(|(index, by)| Verb::WrongForward { index, by }),
-        7 => choices(8).prop_map(|choices| Verb::Propose { choices }),
-        5 => choices(5).prop_map(|choices| Verb::Accept { choices }),
-        1 => prop::collection::vec(0u32..9, 0..4).prop_map(|path| Verb::AcceptAny { path }),
-        2 => (0u32..20).prop_map(|len| Verb::Rewind { len }),
-        1 => Just(Verb::Clear),
-        1 => Just(Verb::Abort),
+            .prop_map(|(index, by)| Operation::WrongForward { index, by }),
+        7 => choices(8).prop_map(|choices| Operation::Propose { choices }),
+        5 => choices(5).prop_map(|choices| Operation::Accept { choices }),
+        1 => prop::collection::vec(0u32..9, 0..4).prop_map(|path| Operation::AcceptAny { path }),
+        2 => (0u32..20).prop_map(|len| Operation::Rewind { len }),
+        1 => Just(Operation::Clear),
+        1 => Just(Operation::Abort),
     ]
 }
 
@@ -137,11 +137,11 @@ impl History {
         })
     }
 
-    fn apply(&mut self, verb: &Verb) {
+    fn apply(&mut self, operation: &Operation) {
         let before = self.cache.clone();
-        match verb {
-            &Verb::Forward { tokens, end } => self.forward(tokens, end),
-            &Verb::WrongForward { index, by } => {
+        match operation {
+            &Operation::Forward { tokens, end } => self.forward(tokens, end),
+            &Operation::WrongForward { index, by } => {
                 let mut positions = self.positions(2);
                 let refused = self.full(2).or(self.too_long(2));
                 if positions.is_empty() || refused.is_some() {
@@ -169,7 +169,7 @@ impl History {
                 assert_eq!(self.cache, before);
                 self.forward(2, End::Commit);
             }
-            Verb::Propose { choices } => {
+            Operation::Propose { choices } => {
                 let first = self.candidates.len() as u32;
                 let pick = |(node, &choice): (u32, &u8)| match choice {
                     250.. => Some(node + u32::from(choice) - 250),
@@ -200,7 +200,7 @@ impl History {
                     assert_eq!(self.cache, before);
                 }
             }
-            Verb::Accept { choices } => {
+            Operation::Accept { choices } => {
                 let mut path: Vec<u32> = vec![];
                 for choice in choices {
                     let children: Vec<u32> = (0..)
@@ -215,8 +215,8 @@ impl History {
                 }
                 self.accept(&path);
             }
-            Verb::AcceptAny { path } => self.accept(path),
-            &Verb::Rewind { len } => {
+            Operation::AcceptAny { path } => self.accept(path),
+            &Operation::Rewind { len } => {
                 let held = self.prefix.len() as u32;
                 let too_far =
                     (len > held).then_some(KvErrorKind::RewindForward { to: len, len: held });
@@ -235,13 +235,13 @@ impl History {
                     Some(_) => assert_eq!(self.cache, before),
                 }
             }
-            Verb::Clear => {
+            Operation::Clear => {
                 self.cache.clear();
                 self.prefix.clear();
                 self.candidates.clear();
                 assert_eq!(self.cache, Tree::new(&self.config));
             }
-            Verb::Abort => {
+            Operation::Abort => {
                 self.cache.abort(None);
                 self.candidates.retain(|c| c.stamp.is_some());
             }
@@ -420,12 +420,12 @@ proptest! {
         capacity in 4u32..48,
         windows in windows(),
         ring in prop::option::of((0u32..9, 0u32..9)),
-        verbs in prop::collection::vec(verb(), 1..40),
+        operations in prop::collection::vec(operation(), 1..40),
     ) {
         let ring = ring.map(|(max_step, max_rewind)| RingPolicy { max_step, max_rewind });
         let mut history = History::new(config(capacity, &windows, ring));
-        for verb in &verbs {
-            history.apply(verb);
+        for operation in &operations {
+            history.apply(operation);
         }
     }
 }

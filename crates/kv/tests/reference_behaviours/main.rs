@@ -16,7 +16,7 @@
 //! | fork_at_a_position_shares_only_the_prefix | [`a_fork_at_a_position_shares_only_the_prefix`] |
 //! | freeing_the_tail_shrinks_the_read_window | [`freeing_the_tail_lowers_the_high_water`] |
 //! | seq_rm_over_a_range_frees_only_that_window | [`removing_a_range_frees_only_that_range`] |
-//! | every_verb_range_checks_the_seq_id | [`every_verb_checks_the_sequence`] |
+//! | every_verb_range_checks_the_seq_id | [`every_operation_checks_the_sequence`] |
 //! | layer_policy_rejects_a_mismatched_window | [`a_window_of_nothing_is_refused`]; a flat layer has no window to mismatch (`Option`), and layers are one entry each |
 //! | window_narrows_each_query_without_crossing_sequences | [`a_window_narrows_each_query_within_its_sequence`] |
 //! | layers_can_window_independently (cells, contiguous) | [`layers_have_their_own_windows`] |
@@ -26,7 +26,7 @@
 //! | step_protocol_is_enforced | [`protocol::the_step_protocol_is_enforced`] |
 //! | growth_keeps_cell_indices_and_bytes | [`growth_keeps_cell_numbers`]; the bytes in the pools' tests |
 //! | sizings_agree, static_sizing_windows_like_dynamic | [`the_first_allocation_changes_no_plan`] |
-//! | a_verb_does_not_hide_a_missing_begin_step | [`protocol::a_verb_does_not_hide_a_missing_begin_step`] |
+//! | a_verb_does_not_hide_a_missing_begin_step | [`protocol::an_operation_does_not_hide_a_missing_begin_step`] |
 //! | decode_is_unmasked | [`a_decode_sees_everything`] |
 //! | fresh_prefill_is_causal | [`a_fresh_prefill_is_causal`] |
 //! | continuation_is_an_explicit_lower_right_band | [`a_continuation_is_a_band_at_the_lower_right`] |
@@ -256,7 +256,7 @@ fn removing_a_range_frees_only_that_range() {
 }
 
 #[test]
-fn every_verb_checks_the_sequence() {
+fn every_operation_checks_the_sequence() {
     let mut cells = Cells::new(&config(&[None]));
     let before = cells.clone();
     for seq in [MAX_SEQUENCES, u32::MAX] {

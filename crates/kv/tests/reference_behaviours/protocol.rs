@@ -46,11 +46,11 @@ fn entry() -> CacheEntry {
     CacheEntry::new("cells", bookkeeping, Box::new(NoBytes(config)))
 }
 
-/// A verb between forwards, as a session calls it.
-fn verb<R>(entry: &CacheEntry, verb: impl FnOnce(&mut Cells) -> R) -> R {
+/// A cache operation between forwards, as a session calls it.
+fn operation<R>(entry: &CacheEntry, operation: impl FnOnce(&mut Cells) -> R) -> R {
     let mut state = entry.try_lock().unwrap();
     let bookkeeping: &mut dyn std::any::Any = &mut *state.bookkeeping;
-    verb(bookkeeping.downcast_mut().unwrap())
+    operation(bookkeeping.downcast_mut().unwrap())
 }
 
 /// A forward that succeeds if it is planned.
@@ -64,11 +64,11 @@ fn the_step_protocol_is_enforced() {
     let entry = entry();
     let missing = "no step is declared: call begin_step before the forward";
     assert_eq!(refused(forward(&entry, &[0])), missing);
-    let empty = verb(&entry, |cells| cells.begin_step(&[]));
+    let empty = operation(&entry, |cells| cells.begin_step(&[]));
     assert_eq!(refused(empty), "a step needs at least one token");
 
-    verb(&entry, |cells| cells.begin_step(&[0, 0])).unwrap();
-    let twice = verb(&entry, |cells| cells.begin_step(&[0]));
+    operation(&entry, |cells| cells.begin_step(&[0, 0])).unwrap();
+    let twice = operation(&entry, |cells| cells.begin_step(&[0]));
     assert_eq!(
         refused(twice),
         "a step is already declared and no forward has consumed it"
@@ -79,25 +79,25 @@ fn the_step_protocol_is_enforced() {
     );
     // The failed attempt has spent the declaration.
     assert_eq!(refused(forward(&entry, &[0, 1])), missing);
-    assert_eq!(verb(&entry, |cells| cells.len()), 0);
+    assert_eq!(operation(&entry, |cells| cells.len()), 0);
 
-    verb(&entry, |cells| cells.begin_step(&[0])).unwrap();
+    operation(&entry, |cells| cells.begin_step(&[0])).unwrap();
     forward(&entry, &[0]).unwrap();
     assert_eq!(refused(forward(&entry, &[1])), missing);
-    assert_eq!(verb(&entry, |cells| cells.len()), 1);
+    assert_eq!(operation(&entry, |cells| cells.len()), 1);
 }
 
 #[test]
-fn a_verb_does_not_hide_a_missing_begin_step() {
+fn an_operation_does_not_hide_a_missing_begin_step() {
     let entry = entry();
-    verb(&entry, |cells| cells.begin_step(&[0, 1])).unwrap();
+    operation(&entry, |cells| cells.begin_step(&[0, 1])).unwrap();
     forward(&entry, &[0, 0]).unwrap();
-    verb(&entry, |cells| cells.seq_rm(2, ..)).unwrap();
+    operation(&entry, |cells| cells.seq_rm(2, ..)).unwrap();
     let missing = "no step is declared: call begin_step before the forward";
     assert_eq!(refused(forward(&entry, &[0, 0])), missing);
-    // Nor does a verb take a declaration away, and what it changed is in the plan.
-    verb(&entry, |cells| cells.begin_step(&[1])).unwrap();
-    verb(&entry, |cells| cells.seq_rm(1, ..)).unwrap();
+    // Nor does a cache operation take a declaration away, and what it changed is in the plan.
+    operation(&entry, |cells| cells.begin_step(&[1])).unwrap();
+    operation(&entry, |cells| cells.seq_rm(1, ..)).unwrap();
     forward(&entry, &[0]).unwrap();
-    assert_eq!(verb(&entry, |cells| cells.seq_len(1)), Ok(1));
+    assert_eq!(operation(&entry, |cells| cells.seq_len(1)), Ok(1));
 }

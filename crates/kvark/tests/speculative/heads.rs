@@ -103,7 +103,7 @@ fn proposers_follow_a_text_that_changes() {
         let spec = &shapes(kind)[1];
         let mut speculator = alone.speculator(spec);
         let mut sampler = Sampler::new(greedy());
-        // A runner without speculation must hold the same text after the same verbs.
+        // A runner without speculation must hold the same text after the same operations.
         let cpu = Cpu::new().unwrap();
         let mut other = BatchRunner::new(model, &cpu, &options).unwrap();
         other.enable_context_shift(4).unwrap();
@@ -141,7 +141,7 @@ fn proposers_follow_a_text_that_changes() {
             )
             .unwrap();
             assert_eq!(found.tokens, expected.tokens, "{kind:?} after {rewind:?}");
-            // Both hold the same tokens, so that the next verb means the same.
+            // Both hold the same tokens, so that the next operation means the same.
             let held = alone.runner.tokens(0).len();
             assert_eq!(alone.runner.tokens(0), &other.tokens(0)[..held]);
             other.rewind(0, held).unwrap();

@@ -1,7 +1,7 @@
 //! What was measured, as a Markdown document and as JSON.
 
 use super::measure::{Record, Row, Table};
-use super::section::{WANTED_READ_SHARE, What};
+use super::section::{Comparison, WANTED_READ_SHARE};
 use crate::peers::turns::{median, range};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -138,12 +138,12 @@ impl Row {
     fn write(&self, out: &mut String) {
         let ratios = self.ratios();
         let (least, most) = range(&ratios);
-        let (sign, [ours, theirs]) = match self.test.what {
-            What::Speed(_) => (
+        let (sign, [ours, theirs]) = match self.test.comparison {
+            Comparison::Speed(_) => (
                 "≥",
                 [self.tokens_per_second(), median(&self.other)].map(|rate| format!("{rate:.1}")),
             ),
-            What::Rows { rows, .. } => {
+            Comparison::Rows { rows, .. } => {
                 let [many, single] = [
                     rows as f64 / self.tokens_per_second(),
                     1.0 / median(&self.other),
@@ -198,9 +198,9 @@ impl Row {
 
     fn json(&self) -> Value {
         let ours: Vec<f64> = self.kvark.iter().map(|s| s.tokens_per_second).collect();
-        let other = match self.test.what {
-            What::Speed(_) => "other",
-            What::Rows { .. } => "one_row",
+        let other = match self.test.comparison {
+            Comparison::Speed(_) => "other",
+            Comparison::Rows { .. } => "one_row",
         };
         json!({
             "test": self.test.name(),

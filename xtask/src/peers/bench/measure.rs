@@ -1,7 +1,7 @@
 //! Measuring: both sides of every test, round by round.
 
 use super::peer::{About, Peer, PeerKind};
-use super::section::{Files, Section, Test, What};
+use super::section::{Comparison, Files, Section, Test};
 use crate::peers::turns::{Kvark, Speed, median};
 use crate::peers::venv::Build;
 use anyhow::{Context, Result, bail};
@@ -60,10 +60,10 @@ impl Row {
     pub(super) fn ratios(&self) -> Vec<f64> {
         let pairs = self.kvark.iter().zip(&self.other);
         pairs
-            .map(|(kvark, other)| match self.test.what {
-                What::Speed(_) => kvark.tokens_per_second / other,
+            .map(|(kvark, other)| match self.test.comparison {
+                Comparison::Speed(_) => kvark.tokens_per_second / other,
                 // Of times.
-                What::Rows { rows, .. } => rows as f64 * other / kvark.tokens_per_second,
+                Comparison::Rows { rows, .. } => rows as f64 * other / kvark.tokens_per_second,
             })
             .collect()
     }
@@ -81,9 +81,9 @@ impl Row {
         let (Some(kvark), Some(other)) = (self.kvark.last(), self.other.last()) else {
             return String::new();
         };
-        let name = match self.test.what {
-            What::Speed(_) => peer.name(),
-            What::Rows { .. } => "one row",
+        let name = match self.test.comparison {
+            Comparison::Speed(_) => peer.name(),
+            Comparison::Rows { .. } => "one row",
         };
         format!(
             "{:<16} {} threads: kvark {:.1}, {name} {other:.1} tokens/s",
@@ -167,8 +167,8 @@ impl Section {
         let mut rows: Vec<Row> = self.tests.iter().map(start).collect();
         for round in 0..rounds {
             for row in &mut rows {
-                match row.test.what {
-                    What::Speed(case) => {
+                match row.test.comparison {
+                    Comparison::Speed(case) => {
                         let cache = &row.test.cache[..];
                         let own = ["--cache-type-k", cache, "--cache-type-v", cache];
                         let peer = peers.iter_mut().find(|peer| peer.cache == cache);
@@ -181,7 +181,7 @@ impl Section {
                             }
                         }
                     }
-                    What::Rows { rows, threads } => {
+                    Comparison::Rows { rows, threads } => {
                         let (many, single) = kvark.rows(file, rows, threads, round)?;
                         row.kvark.push(many);
                         row.other.push(single.tokens_per_second);
@@ -209,7 +209,7 @@ impl Section {
     fn peers(&self, file: &Path) -> Result<Result<Vec<Peer>, String>> {
         let mut needs: Vec<(&str, usize)> = Vec::new();
         for test in &self.tests {
-            let What::Speed(case) = test.what else {
+            let Comparison::Speed(case) = test.comparison else {
                 continue;
             };
             let length = case.n + case.depth;

@@ -27,7 +27,7 @@ pub(super) enum Files {
 /// A row of a table.
 #[derive(Clone)]
 pub(super) struct Test {
-    pub(super) what: What,
+    pub(super) comparison: Comparison,
     /// How keys and values are stored.
     pub(super) cache: String,
     /// The ratio to reach, or to stay under where rows are compared.
@@ -36,7 +36,7 @@ pub(super) struct Test {
 
 /// Quantity that a row compares.
 #[derive(Clone, Copy)]
-pub(super) enum What {
+pub(super) enum Comparison {
     /// The speed of kvark with that of the peer.
     Speed(Case),
     /// The time of a step of several rows with that of one row, both of kvark.
@@ -49,7 +49,7 @@ pub(super) const WANTED_READ_SHARE: f64 = 0.6;
 impl Test {
     pub(super) fn speed(case: Case) -> Test {
         Test {
-            what: What::Speed(case),
+            comparison: Comparison::Speed(case),
             cache: "f16".to_owned(),
             wanted: None,
         }
@@ -67,21 +67,21 @@ impl Test {
     }
 
     pub(super) fn threads(&self) -> usize {
-        match self.what {
-            What::Speed(case) => case.threads,
-            What::Rows { threads, .. } => threads,
+        match self.comparison {
+            Comparison::Speed(case) => case.threads,
+            Comparison::Rows { threads, .. } => threads,
         }
     }
 
     /// Whether tokens are generated one by one.
     pub(super) fn decodes(&self) -> bool {
-        matches!(self.what, What::Speed(case) if case.kind == "tg")
+        matches!(self.comparison, Comparison::Speed(case) if case.kind == "tg")
     }
 
     pub(super) fn name(&self) -> String {
-        let name = match self.what {
-            What::Speed(case) => case.name(),
-            What::Rows { rows, .. } => format!("{rows} rows against 1"),
+        let name = match self.comparison {
+            Comparison::Speed(case) => case.name(),
+            Comparison::Rows { rows, .. } => format!("{rows} rows against 1"),
         };
         match &self.cache[..] {
             "f16" => name,
@@ -91,16 +91,16 @@ impl Test {
 
     /// Whether a ratio reaches its target; true if there is none.
     pub(super) fn is_met_by(&self, ratio: f64) -> bool {
-        self.wanted.is_none_or(|wanted| match self.what {
-            What::Speed(_) => ratio >= wanted,
-            What::Rows { .. } => ratio <= wanted,
+        self.wanted.is_none_or(|wanted| match self.comparison {
+            Comparison::Speed(_) => ratio >= wanted,
+            Comparison::Rows { .. } => ratio <= wanted,
         })
     }
 }
 
 /// The tests of the project's record, with its targets.
 pub(super) fn record() -> Vec<Section> {
-    let (one, two) = (On { threads: 1 }, On { threads: 2 });
+    let (one, two) = (ThreadedTests { threads: 1 }, ThreadedTests { threads: 2 });
     let section = |title, tier: Option<&str>, files, tests| Section {
         title,
         tier: tier.map(str::to_owned),
@@ -188,13 +188,13 @@ pub(super) fn record() -> Vec<Section> {
     ]
 }
 
-/// Makes tests on so many threads.
+/// Makes tests that run on a number of threads.
 #[derive(Clone, Copy)]
-struct On {
+struct ThreadedTests {
     threads: usize,
 }
 
-impl On {
+impl ThreadedTests {
     fn prompt(self, n: usize) -> Test {
         self.speed("pp", n, 0)
     }
@@ -216,9 +216,9 @@ impl On {
 
     fn rows(self, rows: usize) -> Test {
         let threads = self.threads;
-        let what = What::Rows { rows, threads };
+        let comparison = Comparison::Rows { rows, threads };
         Test {
-            what,
+            comparison,
             ..self.prompt(rows)
         }
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn rows_are_to_stay_under_what_speeds_are_to_reach() {
-        let two = On { threads: 2 };
+        let two = ThreadedTests { threads: 2 };
         assert!(two.text(0).wanted(3.0).is_met_by(3.0));
         assert!(!two.text(0).wanted(3.0).is_met_by(2.9));
         assert!(two.rows(8).wanted(1.4).is_met_by(1.3));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_row_names_its_storage_unless_it_is_the_usual_one() {
-        let two = On { threads: 2 };
+        let two = ThreadedTests { threads: 2 };
         assert_eq!(two.text(4096).name(), "tg64@d4096");
         assert_eq!(two.text(4096).kv("q8").name(), "tg64@d4096, KV in q8");
         assert_eq!(two.rows(8).name(), "8 rows against 1");

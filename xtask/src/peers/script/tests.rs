@@ -127,6 +127,9 @@ fn needs(files: Vec<PathBuf>) -> BTreeSet<String> {
             }
         }
         for name in imports(&source) {
+            if OPTIONAL.contains(&name) {
+                continue;
+            }
             let folders = FOLDERS.map(|folder| shell::root().join(folder));
             let folders = file.parent().map(Path::to_owned).into_iter().chain(folders);
             let own = folders.map(|folder| folder.join(name));
@@ -139,7 +142,7 @@ fn needs(files: Vec<PathBuf>) -> BTreeSet<String> {
                 .collect();
             if !own.is_empty() {
                 left.extend(own);
-            } else if !STANDARD.contains(&name) && !OPTIONAL.contains(&name) {
+            } else if !STANDARD.contains(&name) {
                 needs.insert(name.to_owned());
             }
         }
@@ -197,14 +200,14 @@ fn lists_agree_on_versions() {
     }
 }
 
-/// `pip install ./python` and the list that `kvark export` names install the same.
+/// `pip install ".[export,test]"` and the list that `kvark export` names install the same.
 #[test]
 fn the_exporters_manifest_repeats_its_list() {
-    let text = std::fs::read_to_string(shell::root().join("python/pyproject.toml")).unwrap();
+    let text = std::fs::read_to_string(shell::root().join("pyproject.toml")).unwrap();
     let manifest: Table = text.parse().unwrap();
     let project = &manifest["project"];
     let lists = [
-        &project["dependencies"],
+        &project["optional-dependencies"]["export"],
         &project["optional-dependencies"]["test"],
     ];
     let lists = lists.into_iter().filter_map(Value::as_array).flatten();

@@ -6,10 +6,10 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
-use crate::lowering::{ConvSizes, Coordinates, Divisor, Interpolation, Nearest, Pooling};
-
-/// Limit on the numbers that describe windows.
-const MAX_NUMBER: i64 = 1 << 24;
+use crate::lowering::{
+    ConvSizes, Coordinates, Divisor, Interpolation, MAX_WINDOW_NUMBER, Nearest, Pooling,
+    window_number,
+};
 
 /// A list of `count` numbers.
 fn numbers(
@@ -27,11 +27,7 @@ fn numbers(
             list.len()
         ));
     }
-    let number = |n: &i64| {
-        let number = usize::try_from(*n).ok().filter(|_| *n <= MAX_NUMBER);
-        number.ok_or_else(|| format!("{name} {n} is out of range"))
-    };
-    list.iter().map(number).collect()
+    list.iter().map(|n| window_number(name, *n)).collect()
 }
 
 /// Padding before and after each axis, of windows of these spans that move by these strides.
@@ -97,7 +93,7 @@ pub(super) fn conv(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         numbers(call, "dilations", count, 1)?,
     );
     let groups = call.count("group")?.unwrap_or(1);
-    if groups as i64 > MAX_NUMBER {
+    if groups as i64 > MAX_WINDOW_NUMBER {
         return Err(format!("{groups} groups are not supported"));
     }
     let spans = spans(&kernel, &dilation);

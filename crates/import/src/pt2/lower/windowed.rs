@@ -6,12 +6,9 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::Pt2Lowering;
-use crate::lowering::{ConvSizes, Divisor, LoweringBuilder, Pooling, elements};
+use crate::lowering::{ConvSizes, Divisor, LoweringBuilder, Pooling, elements, window_number};
 
 type Results = Result<Vec<TensorId>, String>;
-
-/// Limit on the numbers that describe windows.
-const MAX_NUMBER: i64 = 1 << 24;
 
 /// A number for each of `count` axes; one number stands for all of them.
 fn numbers(
@@ -21,10 +18,7 @@ fn numbers(
     default: usize,
 ) -> Result<Vec<usize>, String> {
     let list = call.ints(name)?.unwrap_or_default();
-    let list = list.iter().map(|n| {
-        let number = usize::try_from(*n).ok().filter(|_| *n <= MAX_NUMBER);
-        number.ok_or_else(|| format!("{name} {n} is out of range"))
-    });
+    let list = list.iter().map(|n| window_number(name, *n));
     let list = list.collect::<Result<Vec<usize>, _>>()?;
     match list[..] {
         [] => Ok(vec![default; count]),

@@ -1,4 +1,4 @@
-//! Comparison of the cache with the facts after every verb.
+//! Comparison of the cache with the facts after every operation.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-"""`kvark.export`: PyTorch models to `.pt2` files, by the package `kvark_export` (python/ in kvark's source)."""
+"""`kvark.export`: PyTorch models to `.pt2` files, by the package `kvark_export`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def export(model: Any, path: str | PathLike[str], args: tuple[Any, ...] | None =
     try:
         exporter = importlib.import_module("kvark_export.export")
     except ModuleNotFoundError as error:
-        hint = "kvark.export needs PyTorch and the exporter: pip install PATH/TO/KVARK/python"
+        hint = "kvark.export needs PyTorch: pip install 'PATH/TO/KVARK[export]'"
         raise ModuleNotFoundError(f"{hint} ({error})", name=error.name) from error
     return exporter.export(model, path, args, **options)

@@ -1,4 +1,4 @@
-"""`python -m kvark.serve MODEL`: replicas of kvark behind one OpenAI address."""
+"""`python -m kvark.replicas MODEL`: replicas of kvark behind one OpenAI address."""
 
 import argparse
 import signal
@@ -15,7 +15,7 @@ from .resources import cpus_of, shortage
 def main() -> None:
     """Starts Ray, or joins a cluster, and serves until Ctrl-C."""
     parser = argparse.ArgumentParser(
-        prog="python -m kvark.serve",
+        prog="python -m kvark.replicas",
         description="Serve a model on many replicas behind one OpenAI-compatible address, by Ray Serve.",
         epilog="Further flags go to every replica's `kvark serve`, for instance --ctx-size 8192 --threads 4.",
     )

@@ -22,7 +22,7 @@ class TextError(KvarkError):
 
 
 class CacheError(KvarkError, RuntimeError):
-    """A verb that the KV cache refuses, such as a rewind to rows that are gone."""
+    """A cache operation that the KV cache refuses, such as a rewind to rows that are gone."""
 
 
 class ContextFullError(CacheError):

@@ -182,10 +182,10 @@ def application(
     }
     if routing == "prefix":
         router = RequestRouterConfig(
-            request_router_class="kvark.serve.app.PrefixRouter", request_router_kwargs=cache_size(arguments, slots)
+            request_router_class="kvark.replicas.app.PrefixRouter", request_router_kwargs=cache_size(arguments, slots)
         )
     else:
-        router = RequestRouterConfig(request_router_class="kvark.serve.app.RoundRobinRouter")
+        router = RequestRouterConfig(request_router_class="kvark.replicas.app.RoundRobinRouter")
     options["request_router_config"] = router
     if max_replicas and max_replicas > replicas:
         options["autoscaling_config"] = {"min_replicas": replicas, "max_replicas": max_replicas, "target_ongoing_requests": 4}

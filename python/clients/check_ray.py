@@ -1,6 +1,6 @@
 """Replicas on a local Ray cluster: hit rate of prefix-aware routing against round-robin, and a replica that is killed.
 
-    python python/serve/check_ray.py MODEL [--requests 1000] [--replicas 4]
+    python python/clients/check_ray.py MODEL [--requests 1000] [--replicas 4]
 
 Needs the wheel with `kvark[ray]`. Exits with 1 if a request is lost or the hit rate is below 1.5 times round-robin's.
 """
@@ -16,7 +16,7 @@ from http.client import HTTPConnection
 from queue import Empty, Queue
 
 import ray
-from kvark.serve.app import application
+from kvark.replicas.app import application
 from ray import serve
 
 PORT = 18431

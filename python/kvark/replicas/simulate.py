@@ -1,6 +1,6 @@
 """Simulates routing in a cluster: hit rate and waiting time of prefix-aware routing against round-robin.
 
-    python -m kvark.serve.simulate --replicas 4 100 --requests 20000
+    python -m kvark.replicas.simulate --replicas 4 100 --requests 20000
 
 A trace has agents that come and go (a system prompt from a small set, then turns that extend their own history) and single
 questions. A replica computes a prompt's uncached part, then its answer, one request after the other.

@@ -1,11 +1,11 @@
-//! Verbs of a history, drawn at random.
+//! Operations of a history, drawn at random.
 
 use super::*;
 
 pub(super) type Positions = (Bound<u32>, Bound<u32>);
 
 #[derive(Clone, Debug)]
-pub(super) enum Verb {
+pub(super) enum Operation {
     /// Declares so many tokens of each sequence, one sequence after the other or in turns.
     Begin {
         parts: Vec<(SeqId, usize)>,
@@ -118,34 +118,34 @@ pub(super) fn parts() -> impl Strategy<Value = Vec<(SeqId, usize)>> {
     prop::collection::vec((seq(), tokens), 0..4)
 }
 
-pub(super) fn propose() -> impl Strategy<Value = Verb> {
+pub(super) fn propose() -> impl Strategy<Value = Operation> {
     let parents = prop::collection::vec(0u8..9, 0..6);
     let forward = prop::option::weighted(0.8, forward());
-    (seq(), parents, forward).prop_map(|(seq, parents, forward)| Verb::Propose {
+    (seq(), parents, forward).prop_map(|(seq, parents, forward)| Operation::Propose {
         seq,
         parents,
         forward,
     })
 }
 
-pub(super) fn verb() -> impl Strategy<Value = Verb> {
+pub(super) fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         14 => (parts(), any::<bool>(), forward()).prop_map(|(parts, in_turns, forward)| {
-            Verb::Step { parts, in_turns, forward }
+            Operation::Step { parts, in_turns, forward }
         }),
-        2 => (parts(), any::<bool>()).prop_map(|(parts, in_turns)| Verb::Begin { parts, in_turns }),
-        2 => forward().prop_map(Verb::Forward),
+        2 => (parts(), any::<bool>()).prop_map(|(parts, in_turns)| Operation::Begin { parts, in_turns }),
+        2 => forward().prop_map(Operation::Forward),
         10 => propose(),
         6 => (seq(), any::<u8>(), prop::option::weighted(0.1, any::<u8>()))
-            .prop_map(|(seq, leaf, skip)| Verb::Accept { seq, leaf, skip }),
-        5 => (owner(), owner(), range()).prop_map(|(src, dst, range)| Verb::Copy { src, dst, range }),
-        3 => (owner(), range()).prop_map(|(src, range)| Verb::Retain { src, range }),
-        2 => (MAX_SEQUENCES..MAX_SEQUENCES + 4).prop_map(|id| Verb::Release { id }),
-        5 => (seq(), range()).prop_map(|(seq, range)| Verb::Remove { seq, range }),
-        1 => seq().prop_map(|seq| Verb::Keep { seq }),
-        1 => (0u32..20).prop_map(|len| Verb::Rewind { len }),
-        2 => Just(Verb::Compact),
-        1 => Just(Verb::Clear),
-        1 => Just(Verb::Abort),
+            .prop_map(|(seq, leaf, skip)| Operation::Accept { seq, leaf, skip }),
+        5 => (owner(), owner(), range()).prop_map(|(src, dst, range)| Operation::Copy { src, dst, range }),
+        3 => (owner(), range()).prop_map(|(src, range)| Operation::Retain { src, range }),
+        2 => (MAX_SEQUENCES..MAX_SEQUENCES + 4).prop_map(|id| Operation::Release { id }),
+        5 => (seq(), range()).prop_map(|(seq, range)| Operation::Remove { seq, range }),
+        1 => seq().prop_map(|seq| Operation::Keep { seq }),
+        1 => (0u32..20).prop_map(|len| Operation::Rewind { len }),
+        2 => Just(Operation::Compact),
+        1 => Just(Operation::Clear),
+        1 => Just(Operation::Abort),
     ]
 }

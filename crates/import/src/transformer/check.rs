@@ -1,0 +1,66 @@
+//! Checks a spec before a graph is built from it.
+
+use super::{AttentionSpec, KvSource, RopeScaling, TransformerSpec};
+use crate::error::ImportError;
+
+/// Checks the numbers of a spec that the builder indexes with or divides by.
+pub(super) fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
+    for rope in &spec.ropes {
+        let pairs = rope.dim / 2;
+        let factors = match &rope.scaling {
+            RopeScaling::Divided { factors } | RopeScaling::Stretched { factors } => factors.len(),
+            _ => pairs,
+        };
+        if rope.dim == 0 || !rope.dim.is_multiple_of(2) || factors != pairs {
+            let reason = format!(
+                "rotates {} elements with {factors} factors; must be even, with one factor a pair",
+                rope.dim
+            );
+            return Err(ImportError::value("the rotary embedding", reason));
+        }
+    }
+    for (i, layer) in spec.layers.iter().enumerate() {
+        let what = || format!("layer {i}");
+        if layer.rope.is_some_and(|rope| rope >= spec.ropes.len()) {
+            return Err(ImportError::value(what(), "has no such rotary embedding"));
+        }
+        let attention = &layer.attention;
+        let dim = attention.key_dim.max(attention.value_dim);
+        let (heads, kv_heads) = (attention.heads, attention.kv_heads);
+        // Leaves headroom for sums of a few products.
+        let countable = |n: usize| n <= isize::MAX as usize / 4;
+        let widths = [heads.checked_mul(dim), kv_heads.checked_mul(dim)];
+        let fits = widths.iter().all(|width| width.is_some_and(countable));
+        if !fits || !countable(layer.mlp_size) {
+            let reason = format!(
+                "cannot have {heads} and {kv_heads} heads of {dim}, and a width of {}",
+                layer.mlp_size
+            );
+            return Err(ImportError::value(what(), reason));
+        }
+        if layer.kv == KvSource::KeysAsValues && attention.key_dim != attention.value_dim {
+            let reason = format!(
+                "has values of {} for keys of {}, and one projection",
+                attention.value_dim, attention.key_dim
+            );
+            return Err(ImportError::value(what(), reason));
+        }
+        if let KvSource::Layer(source) = layer.kv {
+            let owner = spec.layers[..i].get(source).filter(|l| l.owns_kv());
+            let sizes = |a: &AttentionSpec| (a.kv_heads, a.key_dim, a.value_dim, a.window);
+            if owner.is_none_or(|owner| sizes(&owner.attention) != sizes(attention)) {
+                let reason = format!("cannot share the keys and values of layer {source}");
+                return Err(ImportError::value(what(), reason));
+            }
+        }
+    }
+    let width = spec.per_layer_input.unwrap_or(0);
+    if width
+        .checked_mul(spec.layers.len().max(1))
+        .is_none_or(|all| all > i32::MAX as usize)
+    {
+        let reason = format!("cannot have a width of {width}");
+        return Err(ImportError::value("the per-layer input", reason));
+    }
+    Ok(())
+}
