@@ -60,8 +60,8 @@ pub mod generate {
 /// Speculative decoding: trees of candidates that the target verifies in one forward.
 pub mod speculative {
     pub use ::runtime::{
-        DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
-        Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+        DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
+        TreeProposal, VerifyCosts, VerifyResult, verify_tree,
     };
 }
 

@@ -55,6 +55,6 @@ pub use scheduler::{
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};
 pub use speculative::{
-    DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
-    Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+    DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator, TreeProposal,
+    VerifyCosts, VerifyResult, verify_tree,
 };

@@ -8,7 +8,7 @@ use kvark::engine::{Counters, Engine, EngineHandle, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::model::{FeatureLayers, OpenOptions};
-use kvark::speculative::{Drafter, EagleHead, SpecOptions};
+use kvark::speculative::{Drafter, SpecOptions};
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -208,7 +208,7 @@ impl ModelRegistry {
             .map(|path| open(path, FeatureLayers::None));
         let draft = draft.transpose()?;
         let layers = draft.as_ref().map(Model::artifact);
-        let layers = layers.and_then(EagleHead::feature_layers);
+        let layers = layers.and_then(Drafter::feature_layers);
         let model = open(&entry.path, layers.cloned().unwrap_or_default())?;
         let model = Arc::new(model);
         let engine = self.start(&model, draft.as_ref(), &entry.counters)?;

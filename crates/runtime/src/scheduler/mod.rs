@@ -396,12 +396,16 @@ impl Scheduler {
             samples_after_prompt: true,
         };
         let missed = step.runner.missed_recordings();
+        let draft = self.options.draft.as_ref();
+        let drafted = draft.map_or(0, Drafter::forwards);
         let report = step.run(&mut sequences, &mut counts, &mut |index, event| {
             listeners[index].hear(event)
         });
         self.pace.record(report.prompt_rows, report.time);
         let counters = &self.shared.counters;
         Counters::add(&counters.steps, 1);
+        let drafted = draft.map_or(0, Drafter::forwards) - drafted;
+        Counters::add(&counters.draft_forwards, drafted);
         Counters::add(&counters.step_tokens, report.rows);
         Counters::add(&counters.step_micros, report.time.as_micros() as usize);
         Counters::add(&counters.generated_tokens, report.generated);
