@@ -153,9 +153,9 @@ pub mod snapshot {
 pub mod backend {
     pub use ::backend::{
         Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CompileOptions,
-        Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, KvPool,
-        OutputCallback, ProgressCallback, Replay, ReplayError, RunMode, TraceCallback,
-        UnknownRunMode, check_storage, reference, row_codec,
+        Executable, ExecutorKind, Footprint, FootprintRequest, GraphSupport, OutputCallback,
+        ProgressCallback, Replay, ReplayError, RunMode, TraceCallback, UnknownRunMode,
+        check_storage, reference, row_codec,
     };
     pub use ::conformance;
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
