@@ -116,10 +116,9 @@ impl BatchRunner {
                 state.row.copy(outputs.row(candidates.first_row + in_step));
             }
         }
-        let runs = self.cache.runs(seq)?.len();
-        if runs > self.max_runs {
+        if self.cache.run_count(seq)? > self.max_runs {
             self.cache.compact()?;
-            self.max_runs = MIN_COMPACTED_RUNS.max(2 * self.cache.runs(seq)?.len());
+            self.max_runs = MIN_COMPACTED_RUNS.max(2 * self.cache.run_count(seq)?);
         }
         Ok(())
     }
