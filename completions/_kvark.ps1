@@ -364,6 +364,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--input', '--input', [CompletionResultType]::ParameterName, 'Input tensor')
             [CompletionResult]::new('--dim', '--dim', [CompletionResultType]::ParameterName, 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]')
             [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of generated inputs; -1 takes one from the clock')
+            [CompletionResult]::new('--step', '--step', [CompletionResultType]::ParameterName, 'Token ids to feed to a decoder with static buffers; --step again continues. Several sequences are 1,2;7 and have the same number of parts in every step')
             [CompletionResult]::new('--trace', '--trace', [CompletionResultType]::ParameterName, 'Print every intermediate result, or save them in FOLDER')
             [CompletionResult]::new('--output', '--output', [CompletionResultType]::ParameterName, 'Save the outputs in FOLDER')
             [CompletionResult]::new('--repeat', '--repeat', [CompletionResultType]::ParameterName, 'Run N more times and report the times')

@@ -775,7 +775,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__exec)
-            opts="-m -t -h --model --hf-repo --method --input --random --dim --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
+            opts="-m -t -h --model --hf-repo --method --input --random --dim --step --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -806,6 +806,10 @@ _kvark() {
                     return 0
                     ;;
                 --dim)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --step)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -353,6 +353,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --input 'Input tensor'
             cand --dim 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]'
             cand --seed 'Seed of generated inputs; -1 takes one from the clock'
+            cand --step 'Token ids to feed to a decoder with static buffers; --step again continues. Several sequences are 1,2;7 and have the same number of parts in every step'
             cand --trace 'Print every intermediate result, or save them in FOLDER'
             cand --output 'Save the outputs in FOLDER'
             cand --repeat 'Run N more times and report the times'

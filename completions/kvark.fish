@@ -406,6 +406,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand exec" -l method -d 'Method t
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l input -d 'Input tensor' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l dim -d 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l seed -d 'Seed of generated inputs; -1 takes one from the clock' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l step -d 'Token ids to feed to a decoder with static buffers; --step again continues. Several sequences are 1,2;7 and have the same number of parts in every step' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l trace -d 'Print every intermediate result, or save them in FOLDER' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l output -d 'Save the outputs in FOLDER' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l repeat -d 'Run N more times and report the times' -r

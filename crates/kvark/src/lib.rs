@@ -92,7 +92,7 @@ pub mod inference {
     pub use ::kv::BackendOptions;
     pub use ::runtime::{
         InferenceOptions, InferenceSession, MethodId, Module, ModuleOptions, RandomInputs,
-        TensorDim, TensorInfo,
+        ScatterDecoder, TensorDim, TensorInfo,
     };
 }
 
