@@ -775,7 +775,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__exec)
-            opts="-m -t -h --model --hf-repo --method --input --random --dim --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
+            opts="-m -t -h --model --hf-repo --method --input --random --dim --step --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -806,6 +806,10 @@ _kvark() {
                     return 0
                     ;;
                 --dim)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --step)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1835,7 +1839,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --context-shift --keep --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1902,6 +1906,10 @@ _kvark() {
                     return 0
                     ;;
                 --cache-disk)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prefix)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

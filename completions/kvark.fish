@@ -239,6 +239,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l allow-host -d 'Host name by which clients may address the server, besides localhost; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l prefix -d 'System message, from a file, that is computed when a model is loaded; chats that begin with it share its keys and values' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l grace -d 'How long running answers may go on after Ctrl-C, in seconds' -r
@@ -405,6 +406,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand exec" -l hf-repo -d 'Model o
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l method -d 'Method to run [default: the model\'s only method, or forward]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l input -d 'Input tensor' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l dim -d 'Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l step -d 'Token ids to feed to a decoder with static buffers; --step again continues. Several sequences are 1,2;7 and have the same number of parts in every step' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l seed -d 'Seed of generated inputs; -1 takes one from the clock' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l trace -d 'Print every intermediate result, or save them in FOLDER' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l output -d 'Save the outputs in FOLDER' -r -F

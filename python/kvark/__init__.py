@@ -21,6 +21,7 @@ from ._kvark import (
     InferenceSession,
     NodeArg,
     Prefix,
+    ScatterDecoder,
     Session,
     __version__,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Model",
     "NodeArg",
     "Prefix",
+    "ScatterDecoder",
     "Session",
     "SessionOptions",
     "__version__",

@@ -19,6 +19,7 @@ __all__ = [
     "Model",
     "NodeArg",
     "Prefix",
+    "ScatterDecoder",
     "Session",
     "__version__",
     "run_command",
@@ -121,6 +122,16 @@ class InferenceSession:
     def profile(self) -> list[dict[str, Any]]: ...
     @property
     def arena_bytes(self) -> int: ...
+
+@final
+class ScatterDecoder:
+    def __new__(
+        cls, path: str | PathLike[str], sequences: int = 1, *, threads: int | None = None, device: str | None = None
+    ) -> Self: ...
+    def feed(self, tokens: Sequence[Sequence[int]]) -> dict[str, npt.NDArray[Any]]: ...
+    def rewind(self, seq: int, length: int) -> None: ...
+    @property
+    def lengths(self) -> list[int]: ...
 
 @final
 class GenerationResult:

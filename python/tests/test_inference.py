@@ -133,3 +133,21 @@ def test_providers_are_named():
         kvark.InferenceSession(MODEL, providers=["TensorrtExecutionProvider"])
     session = kvark.InferenceSession(MODEL, providers=[("CPUExecutionProvider", {})])
     assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_a_decoder_with_static_buffers_continues_and_rewinds():
+    path = Path(__file__).parents[2] / "crates/kvark/tests/onnx/llama.onnx"
+    whole = kvark.ScatterDecoder(path, threads=2).feed([[3, 14, 15, 9]])["logits"]
+    decoder = kvark.ScatterDecoder(path, sequences=2, threads=2)
+    decoder.feed([[3, 14, 15], [7]])
+    assert decoder.lengths == [3, 1]
+    first = decoder.feed([[9], [8]])["logits"]
+    assert first.shape == (2, 1, 32)
+    np.testing.assert_allclose(first[0, 0], whole[0, 3], atol=1e-5)
+    decoder.rewind(0, 3)
+    assert decoder.lengths == [3, 2]
+    np.testing.assert_array_equal(decoder.feed([[9], [1]])["logits"][0], first[0])
+    with pytest.raises(kvark.KvarkError, match="max_seq_len"):
+        decoder.feed([[1] * 17, []])
+    with pytest.raises(kvark.KvarkError, match="no static buffers"):
+        kvark.ScatterDecoder(path.with_name("llama_past.onnx"))

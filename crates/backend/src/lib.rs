@@ -9,7 +9,6 @@ pub mod e4m3;
 mod error;
 mod key_rotation;
 mod outputs;
-mod pool;
 mod profile;
 pub mod reference;
 pub mod row_codec;
@@ -24,7 +23,6 @@ pub use contract::{
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;
 pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, topk};
-pub use pool::KvPool;
 pub use profile::NodeProfile;
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{

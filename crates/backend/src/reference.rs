@@ -2,8 +2,8 @@
 //! others.
 
 use crate::{
-    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, KvPool,
-    TraceCallback, check_storage, row_codec,
+    Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, TraceCallback,
+    check_storage, row_codec,
 };
 use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
 use graph::{Data, Graph, TensorId, Value};
@@ -216,7 +216,7 @@ impl KvBytes for ReferenceKv {
         self.pools
             .iter()
             .flatten()
-            .map(KvPool::resident_bytes)
+            .map(ReferencePool::resident_bytes)
             .sum()
     }
 
@@ -310,9 +310,8 @@ impl ReferencePool {
         change(encoded);
         row_codec::decode(self.storage, encoded, &mut cell.values[head * dim..][..dim]);
     }
-}
 
-impl KvPool for ReferencePool {
+    /// Grows the pool to at least `cells` cells.
     fn ensure(&mut self, cells: u32) -> Result<(), KvError> {
         let wanted = self.cells.len().max(cells as usize);
         let empty = ReferenceCell {
@@ -323,6 +322,8 @@ impl KvPool for ReferencePool {
         Ok(())
     }
 
+    /// Stores token-major rows `[tokens, heads, dim]`, token `i` in `cells[i]`, converted to the storage type. A row whose cell is
+    /// [`NO_CELL`](kv::NO_CELL) is not stored.
     fn write(&mut self, cells: &[u32], data: &[f32]) {
         let rows = data.chunks(self.heads * self.dim);
         for (&cell, row) in cells.iter().zip(rows).filter(|(cell, _)| **cell != NO_CELL) {
@@ -333,6 +334,8 @@ impl KvPool for ReferencePool {
         }
     }
 
+    /// Copies cell `rows[i]` to cell `base + i`, in order; `rows[i] >= base + i`. In a ring, cell numbers are taken modulo its
+    /// size.
     fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
         for (to, from) in (base as usize..).zip(rows) {
             self.cells[to % self.ring] = self.cells[*from as usize % self.ring].clone();
@@ -340,6 +343,7 @@ impl KvPool for ReferencePool {
         Ok(())
     }
 
+    /// Moves the row of cell `order[i]` to cell `i`.
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
         self.cells = order
             .iter()
@@ -348,10 +352,7 @@ impl KvPool for ReferencePool {
         Ok(())
     }
 
-    fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
-        out.copy_from_slice(self.row(head, cell));
-    }
-
+    /// Copies one head's encoded rows of adjacent cells to `out`.
     fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
         let row = self.row_bytes();
         for (cell, out) in cells.zip(out.chunks_mut(row)) {
@@ -359,12 +360,14 @@ impl KvPool for ReferencePool {
         }
     }
 
+    /// Writes one head's encoded rows to adjacent cells, which must exist.
     fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
         for (cell, row) in (first..).zip(rows.chunks(self.row_bytes())) {
             self.set(head, cell, |bytes| bytes.copy_from_slice(row));
         }
     }
 
+    /// Bytes allocated now.
     fn resident_bytes(&self) -> usize {
         self.cells.len() * self.heads * self.row_bytes()
     }
@@ -388,7 +391,7 @@ impl FrozenKv for FrozenReference {
         self.pools
             .iter()
             .flatten()
-            .map(KvPool::resident_bytes)
+            .map(ReferencePool::resident_bytes)
             .sum()
     }
 }

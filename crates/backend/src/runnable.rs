@@ -169,7 +169,7 @@ impl Runnable {
         self.executable.missed_recordings()
     }
 
-    /// Runs the graph on tensors. With a cache, the tensors are the step that the session's verbs declared. After an
+    /// Runs the graph on tensors. With a cache, the tensors are the step that the session's operations declared. After an
     /// error, the cache holds the tokens that it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
         self.run_values(inputs, None)

@@ -6,7 +6,9 @@ use crate::npy;
 use anyhow::{Context, Result};
 use clap::Args;
 use kvark::InferenceSession;
-use kvark::inference::{DType, Data, InferenceOptions, NodeProfile, RandomInputs, Value};
+use kvark::inference::{
+    DType, Data, InferenceOptions, NodeProfile, RandomInputs, ScatterDecoder, Value,
+};
 use serde_json::{Map, json};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ use std::time::Instant;
 --trace runs node by node and shows every intermediate result.
 
 A decoder that keeps its history in a cache gets an empty one for every run. Made-up token ids lie in its vocabulary, and \
-positions begin at 0.
+positions begin at 0. A decoder with static buffers (write_indices, nonpad_kv_seqlen) keeps its history in them: each --step \
+continues after the ones before it.
 
 Examples:
   kvark exec --random --dim T=5 --trace
@@ -27,6 +30,7 @@ Examples:
   kvark exec model.pt2 --random --dim batch=4 --trace
   kvark exec model.pt2 --random --trace results/ --passes none
   kvark exec model.pt2 --random --repeat 200 --json
+  kvark exec decoder.onnx --step 3,14,15 --step 9     a decoder with static buffers
   kvark exec model.pt2 --random --repeat 200 --profile"
 )]
 pub(crate) struct Exec {
@@ -44,6 +48,10 @@ pub(crate) struct Exec {
     /// Dynamic size of generated inputs [default: that of the given inputs, or the smallest that the model accepts]
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim, requires = "random")]
     dims: Vec<(String, usize)>,
+    /// Token ids to feed to a decoder with static buffers; --step again continues. Several sequences are 1,2;7 and have the
+    /// same number of parts in every step
+    #[arg(long = "step", value_name = "IDS", value_parser = step, conflicts_with_all = ["inputs", "random", "trace", "repeat"])]
+    steps: Vec<Step>,
     /// Seed of generated inputs; -1 takes one from the clock
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = args::seed)]
     seed: u64,
@@ -85,6 +93,17 @@ fn dim(text: &str) -> Result<(String, usize), String> {
     Ok((name, size))
 }
 
+/// The tokens of each sequence in one step.
+type Step = Vec<Vec<u32>>;
+
+fn step(text: &str) -> Result<Step, String> {
+    let ids = |part: &str| -> Result<Vec<u32>, String> {
+        let ids = part.split(',').filter(|id| !id.trim().is_empty());
+        ids.map(|id| args::whole(id.trim())).collect()
+    };
+    text.split(';').map(ids).collect()
+}
+
 impl Exec {
     pub(crate) fn execute(self) -> Result<()> {
         let options = InferenceOptions {
@@ -95,8 +114,20 @@ impl Exec {
         };
         let path = self.model.path()?;
         let mut session = InferenceSession::load(&path, &*self.device.backend()?, &options)?;
-        let inputs = self.values(&session)?;
         let mut shown = Shown::new(self.json);
+        if let Some(first) = self.steps.first() {
+            let mut decoder = ScatterDecoder::new(session, first.len())?;
+            let mut outputs = vec![];
+            for step in &self.steps {
+                let step: Vec<&[u32]> = step.iter().map(|ids| &ids[..]).collect();
+                outputs = decoder.feed(&step)?;
+            }
+            for (name, value) in &outputs {
+                save(self.output.as_deref(), name, value)?;
+            }
+            return shown.finish(&outputs, &mut [], decoder.arena_bytes());
+        }
+        let inputs = self.values(&session)?;
         let outputs = match self.trace.as_deref() {
             Some(folder) => {
                 let folder = (folder != Path::new("-")).then_some(folder);

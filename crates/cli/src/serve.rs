@@ -8,7 +8,7 @@ use clap::Args;
 use server::{Server, ServerOptions};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Serve an OpenAI-compatible API, and a page to chat and to watch the cache
@@ -25,6 +25,7 @@ Examples:
   kvark serve                                           the default model at http://127.0.0.1:8080
   kvark serve model.gguf -c 8192 -np 8 --cache-disk 4GiB
   kvark serve -m chat=a.gguf -m coder=b.gguf            several models, loaded on demand
+  kvark serve --prefix system.txt                       chats with this system message compute it once
   kvark serve --host 0.0.0.0 --api-key-file key.txt     for other machines
 
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'"
@@ -68,6 +69,9 @@ pub(crate) struct Serve {
     /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
+    /// System message, from a file, that is computed when a model is loaded; chats that begin with it share its keys and values
+    #[arg(long, value_name = "FILE")]
+    prefix: Option<PathBuf>,
     #[command(flatten)]
     shift: ShiftArgs,
     /// Longest time of one answer in seconds
@@ -164,6 +168,7 @@ impl Serve {
             allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
+            prefix: self.prefix.as_deref().map(system_message).transpose()?,
             context_shift: self.shift.keep(usize::MAX, None)?,
             timeout: Duration::from_secs(self.timeout),
             grace: Duration::from_secs(self.grace),
@@ -212,6 +217,13 @@ impl Serve {
             false => Ok(keys),
         }
     }
+}
+
+/// The text of a file, without the end of its last line.
+fn system_message(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
 /// The name and the path of `NAME=MODEL` or `MODEL`. A path is named by its file's stem.

@@ -7,9 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::memory::CacheKind;
 use kvark::model::{FeatureLayers, OpenOptions};
-use kvark::speculative::{
-    Drafter, EagleHead, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
-};
+use kvark::speculative::{Drafter, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts};
 use kvark::{BatchRunner, Model};
 use std::path::PathBuf;
 
@@ -68,7 +66,7 @@ impl OpenDraft {
     /// The target's layers whose inputs the draft needs.
     pub(crate) fn feature_layers(&self) -> FeatureLayers {
         let head = self.0.as_ref().map(Model::artifact);
-        let layers = head.and_then(EagleHead::feature_layers);
+        let layers = head.and_then(Drafter::feature_layers);
         layers.cloned().unwrap_or_default()
     }
 
@@ -213,8 +211,9 @@ impl Pool {
 
     /// Whether proposals need the model's features, also those of the prompt.
     pub(crate) fn needs_features(&self) -> bool {
-        let draft = self.speculation.as_ref().map(|shared| &shared.draft);
-        matches!(draft, Some(Some(Drafter::Eagle3(_))))
+        let shared = self.speculation.as_ref();
+        let draft = shared.and_then(|shared| shared.draft.as_ref());
+        draft.is_some_and(Drafter::needs_features)
     }
 }
 

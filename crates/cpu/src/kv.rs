@@ -5,7 +5,6 @@ pub(crate) mod pool;
 mod region;
 
 use crate::kernels::{Context, SERIAL_ELEMENTS};
-use backend::KvPool;
 use base::parallel;
 use kv::{
     CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind,

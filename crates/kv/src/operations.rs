@@ -85,6 +85,10 @@ pub trait CacheOperations: Send {
             len,
         })))
     }
+    /// The number of cell runs of a sequence.
+    fn run_count(&self, seq: SeqId) -> Result<usize, KvError> {
+        Ok(self.runs(seq)?.len())
+    }
     /// For each cell up to the last one in use, the number of sequences that hold it.
     fn ref_counts(&self) -> Result<Vec<u16>, KvError> {
         Ok(vec![1; self.len()? as usize])
@@ -299,6 +303,10 @@ impl CacheOperations for CacheSession<Cells> {
 
     fn runs(&self, seq: SeqId) -> Result<Vec<CellRun>, KvError> {
         self.with(|cells| cells.runs(seq).map(<[CellRun]>::to_vec))?
+    }
+
+    fn run_count(&self, seq: SeqId) -> Result<usize, KvError> {
+        self.with(|cells| cells.runs(seq).map(<[CellRun]>::len))?
     }
 
     fn ref_counts(&self) -> Result<Vec<u16>, KvError> {

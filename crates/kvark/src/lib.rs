@@ -60,8 +60,8 @@ pub mod generate {
 /// Speculative decoding: trees of candidates that the target verifies in one forward.
 pub mod speculative {
     pub use ::runtime::{
-        DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
-        Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+        DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
+        TreeProposal, VerifyCosts, VerifyResult, verify_tree,
     };
 }
 
@@ -92,7 +92,7 @@ pub mod inference {
     pub use ::kv::BackendOptions;
     pub use ::runtime::{
         InferenceOptions, InferenceSession, MethodId, Module, ModuleOptions, RandomInputs,
-        TensorDim, TensorInfo,
+        ScatterDecoder, TensorDim, TensorInfo,
     };
 }
 
@@ -154,9 +154,8 @@ pub mod backend {
     pub use ::backend::{
         Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes,
         CompileOptions, Dispatch, Dispatcher, Executable, ExecutorKind, Footprint,
-        FootprintRequest, GraphSupport, KvPool, OutputCallback, ProgressCallback, Replay,
-        ReplayError, ReplayWrapper, RunMode, TraceCallback, UnknownRunMode, check_storage,
-        reference, row_codec,
+        FootprintRequest, GraphSupport, OutputCallback, ProgressCallback, Replay, ReplayError,
+        ReplayWrapper, RunMode, TraceCallback, UnknownRunMode, check_storage, reference, row_codec,
     };
     pub use ::conformance;
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};

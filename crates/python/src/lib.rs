@@ -16,6 +16,7 @@ mod model;
 mod options;
 mod request;
 mod result;
+mod scatter;
 mod session;
 mod speculation;
 
@@ -35,6 +36,8 @@ mod _kvark {
     use crate::model::Model;
     #[pymodule_export]
     use crate::result::GenerationResult;
+    #[pymodule_export]
+    use crate::scatter::ScatterDecoder;
     #[pymodule_export]
     use crate::session::{Prefix, Session};
 

@@ -12,7 +12,7 @@ use crate::session::{Prefix, Session};
 use kvark::embed::{EmbedOptions, Embedder};
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
-use kvark::speculative::EagleHead;
+use kvark::speculative::Drafter;
 use kvark::text::EncodeOptions;
 use kvark::text::tools::prompt_with_tools;
 use kvark::{Runner, RunnerOptions};
@@ -69,7 +69,7 @@ impl Model {
             let draft = draft.map(|draft| kvark::Model::open(&draft, context));
             let draft = draft.transpose()?;
             let artifact = draft.as_ref().map(kvark::Model::artifact);
-            let layers = artifact.and_then(EagleHead::feature_layers);
+            let layers = artifact.and_then(Drafter::feature_layers);
             let open = OpenOptions {
                 context,
                 feature_layers: layers.cloned().unwrap_or_default(),

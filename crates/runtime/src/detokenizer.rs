@@ -1,6 +1,5 @@
 //! `IncrementalDetokenizer`: converts sampled tokens to text as they arrive.
 
-use crate::decode::TokenLogprobs;
 use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
 use crate::stop::StopFilter;
 use text::{TokenKind, Tokenizer, Utf8Stream};
@@ -64,10 +63,8 @@ impl IncrementalDetokenizer {
         &mut self,
         tokenizer: Option<&Tokenizer>,
         token: u32,
-        logprobs: Option<TokenLogprobs>,
     ) -> (String, Option<FinishReason>) {
         self.generated.tokens.push(token);
-        self.generated.logprobs.extend(logprobs);
         self.history.push(token);
         if tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
             return (String::new(), Some(FinishReason::Stop));

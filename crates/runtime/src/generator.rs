@@ -1,7 +1,7 @@
 //! `Generator`: runs the steps of sequences on the caller's thread.
 
 use crate::batch_runner::{BatchRunner, SequenceHandle};
-use crate::decode::{DecodeStep, MaskWorker, Owned, Sequence, StepEvent};
+use crate::decode::{DecodeStep, MaskWorker, Owned, Sequence, StepEvent, TokenLogprobs};
 use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput};
 use crate::{Model, RuntimeError, Sampler};
 use kv::SeqId;
@@ -30,7 +30,8 @@ pub struct PausedGeneration<'a> {
 }
 
 enum Lane<'a> {
-    Running(Box<Sequence<'a>>),
+    /// A sequence and the log-probabilities of its tokens.
+    Running(Box<Sequence<'a>>, Vec<TokenLogprobs>),
     Ended(Box<GenerateOutput>),
     /// While a running one becomes an ended one.
     Ending,
@@ -71,7 +72,9 @@ impl<'r, 's> Generator<'r, 's> {
         }
         let sequences = sequences.into_iter();
         let state = PausedGeneration {
-            sequences: sequences.map(|s| Lane::Running(Box::new(s))).collect(),
+            sequences: sequences
+                .map(|s| Lane::Running(Box::new(s), vec![]))
+                .collect(),
             events: VecDeque::new(),
             masks: MaskWorker::new(model.facts().vocab_size),
         };
@@ -131,7 +134,7 @@ impl<'r, 's> Generator<'r, 's> {
         let state = &mut self.state;
         let now = Instant::now();
         let running = state.sequences.iter_mut().filter_map(Lane::running);
-        let mut running: Vec<&mut Sequence<'s>> = running.collect();
+        let (mut running, mut logprobs): (Vec<&mut Sequence<'s>>, Vec<_>) = running.unzip();
         for sequence in running.iter_mut().filter(|s| s.is_late(now)) {
             sequence.finish = Some(FinishReason::Deadline);
         }
@@ -150,7 +153,10 @@ impl<'r, 's> Generator<'r, 's> {
             let report = step.run(&mut running, &mut counts, &mut |index, event| {
                 let event = match event {
                     StepEvent::PromptProgress(done) => GenerateEvent::PromptProgress(done),
-                    StepEvent::Token(token) => GenerateEvent::Text(token.text),
+                    StepEvent::Token(token) => {
+                        logprobs[index].extend(token.logprobs);
+                        GenerateEvent::Text(token.text)
+                    }
                     StepEvent::Round(_) => return true,
                 };
                 let more = on_event(sequences[index], event);
@@ -222,9 +228,9 @@ impl Iterator for Generator<'_, '_> {
 }
 
 impl<'a> Lane<'a> {
-    fn running(&mut self) -> Option<&mut Sequence<'a>> {
+    fn running(&mut self) -> Option<(&mut Sequence<'a>, &mut Vec<TokenLogprobs>)> {
         match self {
-            Lane::Running(sequence) => Some(sequence),
+            Lane::Running(sequence, logprobs) => Some((sequence, logprobs)),
             Lane::Ended(_) | Lane::Ending => None,
         }
     }
@@ -241,20 +247,21 @@ impl<'s> PausedGeneration<'s> {
     }
 
     fn is_running(&self) -> bool {
-        let running = |lane: &Lane<'_>| matches!(lane, Lane::Running(_));
+        let running = |lane: &Lane<'_>| matches!(lane, Lane::Running(..));
         self.sequences.iter().any(running)
     }
 
     /// Ends the sequences that have a reason to.
     fn end_finished(&mut self, on_event: &mut Sink<'_>) {
         let ended = self.sequences.iter_mut().filter(|lane| match lane {
-            Lane::Running(sequence) => sequence.finish.is_some(),
+            Lane::Running(sequence, _) => sequence.finish.is_some(),
             Lane::Ended(_) | Lane::Ending => false,
         });
         for lane in ended {
-            if let Lane::Running(sequence) = std::mem::replace(lane, Lane::Ending) {
+            if let Lane::Running(sequence, logprobs) = std::mem::replace(lane, Lane::Ending) {
                 let seq = sequence.seq;
-                let (output, rest) = sequence.end();
+                let (mut output, rest) = sequence.end();
+                output.logprobs = logprobs;
                 *lane = Lane::Ended(Box::new(output));
                 if !rest.is_empty() {
                     on_event(seq, GenerateEvent::Text(rest));
@@ -264,7 +271,7 @@ impl<'s> PausedGeneration<'s> {
     }
 
     fn interrupt(&mut self) {
-        for sequence in self.sequences.iter_mut().filter_map(Lane::running) {
+        for (sequence, _) in self.sequences.iter_mut().filter_map(Lane::running) {
             sequence.finish.get_or_insert(FinishReason::Interrupted);
         }
         let mut events = std::mem::take(&mut self.events);
@@ -286,7 +293,7 @@ impl<'s> PausedGeneration<'s> {
         let lanes = self.sequences.into_iter();
         let outputs = lanes.map(|lane| match lane {
             Lane::Ended(output) => *output,
-            Lane::Running(_) | Lane::Ending => unreachable!("interrupted above"),
+            Lane::Running(..) | Lane::Ending => unreachable!("interrupted above"),
         });
         outputs.collect()
     }

@@ -1,8 +1,10 @@
 //! `InferenceSession`: runs one graph on named tensors, for models that are not decoders and for single decoder steps.
 
 mod random;
+mod scatter;
 
 pub use random::RandomInputs;
+pub use scatter::ScatterDecoder;
 
 use crate::batch_runner::new_kv;
 use crate::options::{RunnerOptions, cache_config};

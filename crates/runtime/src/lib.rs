@@ -33,7 +33,9 @@ pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
 pub use generator::{Generator, PausedGeneration, generate};
-pub use inference::{InferenceOptions, InferenceSession, RandomInputs, TensorDim, TensorInfo};
+pub use inference::{
+    InferenceOptions, InferenceSession, RandomInputs, ScatterDecoder, TensorDim, TensorInfo,
+};
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, LimitSource, MemoryPlan, MemoryShortfall, MemoryUsage,
     PlannedModel, Remedy, StateOffsets, WeightSection,
@@ -55,6 +57,6 @@ pub use scheduler::{
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};
 pub use speculative::{
-    DepthStats, DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecStats, SpecType,
-    Speculator, TreeProposal, VerifyCosts, VerifyResult, verify_tree,
+    DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator, TreeProposal,
+    VerifyCosts, VerifyResult, verify_tree,
 };

@@ -248,7 +248,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     }
     let mut text = String::new();
     type Read = fn(&Counters) -> &AtomicU64;
-    let counters: [(&str, &str, Read); 11] = [
+    let counters: [(&str, &str, Read); 12] = [
         ("requests_started", "Requests that got a sequence", |c| {
             &c.started
         }),
@@ -276,6 +276,9 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
             &c.generated_tokens
         }),
         ("steps", "Forwards", |c| &c.steps),
+        ("draft_forwards", "Forwards of the draft", |c| {
+            &c.draft_forwards
+        }),
         ("preemptions", "Requests that gave up their cells", |c| {
             &c.preempted
         }),

@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub cors_origin: Option<String>,
     /// The folder of prefixes on disk and its size limit.
     pub cache_disk: Option<(PathBuf, u64)>,
+    /// A system message whose beginning of a chat is computed when a model is loaded, and shared by all chats that have it.
+    pub prefix: Option<String>,
     /// With `Some(keep)`, an answer whose context is full keeps the first `keep` tokens and drops the older half of the others,
     /// instead of ending.
     pub context_shift: Option<usize>,
@@ -59,6 +61,7 @@ impl Default for ServerOptions {
             allow_hosts: vec![],
             cors_origin: None,
             cache_disk: None,
+            prefix: None,
             context_shift: None,
             timeout: Duration::from_secs(600),
             grace: Duration::from_secs(30),

@@ -4,11 +4,15 @@ use crate::error::ApiError;
 use crate::options::ServerOptions;
 use kvark::backend::Backend;
 use kvark::embed::{EmbedOptions, Embedder};
-use kvark::engine::{Counters, Engine, EngineHandle, SchedulerOptions};
+use kvark::engine::{
+    BranchCells, Counters, Engine, EngineHandle, Request, RequestEvent, SchedulerOptions,
+};
+use kvark::generate::{GenerateOptions, common_prefix_len};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::model::{FeatureLayers, OpenOptions};
-use kvark::speculative::{Drafter, EagleHead, SpecOptions};
+use kvark::speculative::{Drafter, SpecOptions};
+use kvark::text::Message;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,6 +24,8 @@ pub(crate) struct ModelRegistry {
     backend: Box<dyn Backend>,
     runner: RunnerOptions,
     scheduler: SchedulerOptions,
+    /// A system message that every model computes when it is loaded.
+    prefix: Option<String>,
     grace: Duration,
     /// Held while a model is loaded or unloaded.
     loading: Mutex<()>,
@@ -42,6 +48,8 @@ pub(crate) struct LoadedModel {
     pub(crate) model: Arc<Model>,
     engine: Mutex<Option<Engine>>,
     handle: EngineHandle,
+    /// Holds the cells of the system message that chats share.
+    _prefix: Option<BranchCells>,
     used: Mutex<Instant>,
     grace: Duration,
     grammars: OnceLock<Result<GrammarCompiler, String>>,
@@ -125,6 +133,7 @@ impl ModelRegistry {
                 candidates: SpecOptions::default().max_candidates,
                 ..SchedulerOptions::default()
             },
+            prefix: options.prefix.clone(),
             grace: options.grace,
             loading: Mutex::new(()),
         }
@@ -208,10 +217,12 @@ impl ModelRegistry {
             .map(|path| open(path, FeatureLayers::None));
         let draft = draft.transpose()?;
         let layers = draft.as_ref().map(Model::artifact);
-        let layers = layers.and_then(EagleHead::feature_layers);
+        let layers = layers.and_then(Drafter::feature_layers);
         let model = open(&entry.path, layers.cloned().unwrap_or_default())?;
         let model = Arc::new(model);
         let engine = self.start(&model, draft.as_ref(), &entry.counters)?;
+        let prefix = self.prefix.as_deref();
+        let prefix = prefix.map(|system| hold_prefix(&model, engine.handle(), system));
         tracing::info!(
             model = entry.name,
             milliseconds = started.elapsed().as_millis() as u64,
@@ -220,6 +231,7 @@ impl ModelRegistry {
         Ok(LoadedModel {
             name: entry.name.clone(),
             model,
+            _prefix: prefix.transpose()?,
             handle: engine.handle().clone(),
             engine: Mutex::new(Some(engine)),
             used: Mutex::new(Instant::now()),
@@ -376,6 +388,38 @@ impl ModelRegistry {
 
 fn is_shortfall(error: &RuntimeError) -> bool {
     matches!(error.kind(), RuntimeErrorKind::MemoryShortfall(_))
+}
+
+/// Computes the beginning of all chats that have this system message. The result holds its cells: memory pressure removes what
+/// nobody holds first.
+fn hold_prefix(
+    model: &Model,
+    engine: &EngineHandle,
+    system: &str,
+) -> Result<BranchCells, RuntimeError> {
+    let with = |text: &str| {
+        let messages = [Message::new("system", system), Message::new("user", text)];
+        let (template, tokenizer) = (model.chat_template()?, model.tokenizer()?);
+        let prompt = template.prompt(tokenizer, &messages, true)?;
+        Ok::<_, RuntimeError>(tokenizer.encode_prompt(&prompt))
+    };
+    let mut tokens = with("a")?;
+    tokens.truncate(common_prefix_len(&tokens, &with("b")?));
+    let cells = BranchCells::default();
+    let request = Request {
+        options: GenerateOptions {
+            max_tokens: Some(0),
+            ..GenerateOptions::default()
+        },
+        branch: Some(cells.clone()),
+        ..Request::new(tokens)
+    };
+    for event in engine.generate(request)? {
+        if let RequestEvent::Failed(error) = event {
+            return Err(error);
+        }
+    }
+    Ok(cells)
 }
 
 /// Locks a mutex. A panic while it was held cannot have left its value half changed.

@@ -642,3 +642,32 @@ fn rounds_of_speculation_are_streamed_if_they_are_asked_for() {
     }
     assert_eq!(last["timings"]["spec"]["accepted"], accepted);
 }
+
+/// The beginning of chats with the system message of the options is computed once, when the model is loaded.
+#[test]
+fn chats_share_the_system_message_of_the_options() {
+    let system = "You are a patient teacher of geography. ".repeat(20);
+    let prefix = system.clone();
+    let Some(server) = common::start(move |options| options.prefix = Some(prefix)) else {
+        return;
+    };
+    let cached = |system: &str, text: &str| {
+        let chat = json!({
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}],
+            "max_tokens": 2,
+        });
+        let answer = server.post("/v1/chat/completions", &chat).json();
+        let usage = &answer["usage"];
+        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64();
+        (usage["prompt_tokens"].as_u64().unwrap(), cached.unwrap())
+    };
+    for text in [
+        "Where is Oslo?",
+        "What is a fjord, and how does one come to be?",
+    ] {
+        let (tokens, cached) = cached(&system, text);
+        assert!(cached > 100 && tokens - cached < 32, "{cached} of {tokens}");
+    }
+    let (tokens, cached) = cached("Be brief.", "Where is Oslo?");
+    assert!(cached < 10, "{cached} of {tokens}");
+}

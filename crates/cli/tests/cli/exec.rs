@@ -104,3 +104,29 @@ fn sizes_that_cannot_be_are_named() {
         assert!(bad.stderr.contains("whole number"), "{bad:?}");
     }
 }
+
+#[test]
+fn steps_continue_in_the_static_buffers_of_a_decoder() {
+    let folder = Folder::new();
+    let model = fixture("kvark/tests/onnx/llama.onnx");
+    let exec = |args: &[&str]| folder.run(&[&["exec", &model, "--json"], args].concat());
+    let whole = exec(&["--step", "3,14,15,9"]).json();
+    assert_eq!(whole["outputs"].as_array().unwrap().len(), 1, "{whole}");
+    let parts = exec(&["--step", "3,14,15", "--step", "9"]).json();
+    assert_eq!(parts["outputs"][0]["shape"], serde_json::json!([1, 1, 32]));
+    let more = exec(&["--step", "3,14", "--step", "15", "--step", "9"]).json();
+    assert_eq!(parts["outputs"], more["outputs"]);
+    assert_ne!(parts["outputs"], exec(&["--step", "9"]).json()["outputs"]);
+    // The second sequence is padded in the first step.
+    let two = exec(&["--step", "3,14,15;7", "--step", "9;8"]).json();
+    assert_eq!(two["outputs"][0]["shape"], serde_json::json!([2, 1, 32]));
+    let error = exec(&["--step", "1;2", "--step", "1"]).error();
+    assert!(error.contains("sequences"), "{error}");
+    let long = ["1"; 17].join(",");
+    let error = exec(&["--step", &long]).error();
+    let text = "sequence 0 needs 17 rows, and static buffers have a max_seq_len of 16";
+    assert!(error.contains(text), "{error}");
+    let other = fixture("kvark/tests/onnx/llama_past.onnx");
+    let error = folder.run(&["exec", &other, "--step", "1"]).error();
+    assert!(error.contains("the model has no static buffers"), "{error}");
+}

@@ -34,7 +34,7 @@ fn every_command_explains_itself() {
         ),
         (
             "exec",
-            "--input --random --dim --trace --output --repeat --profile --passes --executor --json".into(),
+            "--input --random --dim --step --trace --output --repeat --profile --passes --executor --json".into(),
         ),
         (
             "export",

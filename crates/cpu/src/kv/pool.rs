@@ -4,7 +4,7 @@ use super::layout::RowLayout;
 use super::region::{PoolMemory, RegionPart, zeroed_buffer};
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
-use backend::{KvPool, row_codec};
+use backend::row_codec;
 use kv::{KvError, KvErrorKind, KvStorage, NO_CELL, PoolGrowth, RowBlock};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -176,7 +176,7 @@ impl CpuPool {
             let mut from = head * block.head_stride;
             for run in block.runs {
                 let len = run.len as usize * row_bytes;
-                KvPool::write_rows(self, head, run.cell, &block.bytes[from..from + len]);
+                self.write_rows(head, run.cell, &block.bytes[from..from + len]);
                 from += len;
             }
         }
@@ -194,10 +194,9 @@ impl CpuPool {
             }
         }
     }
-}
 
-impl KvPool for CpuPool {
-    fn ensure(&mut self, cells: u32) -> Result<(), KvError> {
+    /// Grows the pool to at least `cells` cells. Growth does not renumber cells.
+    pub(super) fn ensure(&mut self, cells: u32) -> Result<(), KvError> {
         let needed = cells as usize;
         if needed <= self.cells {
             return Ok(());
@@ -230,18 +229,9 @@ impl KvPool for CpuPool {
         Ok(())
     }
 
-    fn write(&mut self, cells: &[u32], data: &[f32]) {
-        let heads = self.heads;
-        let rows = StepRows {
-            data,
-            rotation: None,
-        };
-        let writer = self.writer(0, cells, rows);
-        // SAFETY: no other thread has the writer.
-        (0..heads).for_each(|head| unsafe { writer.write(head) });
-    }
-
-    fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
+    /// Copies cell `rows[i]` to cell `base + i`, in order; `rows[i] >= base + i`. In a ring, cell numbers are taken modulo its
+    /// size.
+    pub(super) fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
         let (len, layout) = (self.head_bytes(), self.layout);
         let ring = self.growth.max_rows_per_sequence as usize;
         for head in self.bytes.chunks_exact_mut(len.max(1)) {
@@ -255,32 +245,23 @@ impl KvPool for CpuPool {
         Ok(())
     }
 
-    fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
-        let mut before = buffer(self.head_bytes())?;
-        self.reorder_through(&mut before, order);
-        Ok(())
-    }
-
-    fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
-        let mut row = vec![0; self.row_bytes()];
-        self.layout.get(self.head(head), cell as usize, &mut row);
-        row_codec::decode(self.storage, &row, out);
-    }
-
-    fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
+    /// Copies one head's encoded rows of adjacent cells to `out`.
+    pub(super) fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
         let first = cells.start as usize;
         if !cells.is_empty() {
             self.layout.get_rows(self.head(head), first, out);
         }
     }
 
-    fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
+    /// Writes one head's encoded rows to adjacent cells, which must exist.
+    pub(super) fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
         let len = self.head_bytes();
         let head = &mut self.bytes[head * len..(head + 1) * len];
         self.layout.put_rows(head, first as usize, rows);
     }
 
-    fn resident_bytes(&self) -> usize {
+    /// Bytes allocated now.
+    pub(super) fn resident_bytes(&self) -> usize {
         self.bytes.len()
     }
 }
@@ -288,6 +269,27 @@ impl KvPool for CpuPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl CpuPool {
+        /// Stores token-major rows `[tokens, heads, dim]`, token `i` in `cells[i]`, converted to the storage type.
+        fn write(&mut self, cells: &[u32], data: &[f32]) {
+            let heads = self.heads;
+            let rows = StepRows {
+                data,
+                rotation: None,
+            };
+            let writer = self.writer(0, cells, rows);
+            // SAFETY: no other thread has the writer.
+            (0..heads).for_each(|head| unsafe { writer.write(head) });
+        }
+
+        /// Decodes one head's row of a cell.
+        fn read(&self, head: usize, cell: u32, out: &mut [f32]) {
+            let mut row = vec![0; self.row_bytes()];
+            self.layout.get(self.head(head), cell as usize, &mut row);
+            row_codec::decode(self.storage, &row, out);
+        }
+    }
 
     #[test]
     fn growth_doubles_to_the_capacity_and_keeps_every_row() {
@@ -333,7 +335,7 @@ mod tests {
                     .into_iter()
                     .zip(10..)
                     .for_each(|(cell, at)| check(&pool, at, cell));
-                pool.reorder(&[49, 0, 30]).unwrap();
+                pool.reorder_through(&mut vec![], &[49, 0, 30]);
                 [49, 0, 30]
                     .into_iter()
                     .zip(0..)

@@ -1,7 +1,7 @@
 //! A Mistral decoder with a float mask over static buffers: the outside fixture if it is present, and its stand-in.
 
 use crate::common::outside_fixture;
-use crate::support::{StaticDecoder, beside, exact, largest_difference, literal, model};
+use crate::support::{beside, exact, feed, largest_difference, literal, model, static_decoder};
 use kvark::inference::Value;
 use kvark::{Cpu, Runner};
 use std::collections::BTreeMap;
@@ -83,22 +83,23 @@ fn end_to_end_fixture_parity() {
 fn the_index_stream_drives_it_and_rewinds() {
     for folder in folders() {
         let golden = arrays(&folder.join("golden_io.npz"));
-        let mut decoder = StaticDecoder::open(&folder.join("model.onnx"), 1);
+        let mut decoder = static_decoder(&folder.join("model.onnx"), 1);
         let check = |found: &[f32], name: &str| {
             let away = largest_difference(found, golden[name].as_f32().unwrap());
             assert!(away < TOLERANCE, "{name} is off by {away}");
         };
         for round in 0..2 {
-            let prefill = decoder.feed(&[vec![1, 2, 3, 4]], &[4]).unwrap();
+            let prefill = feed(&mut decoder, &[&[1, 2, 3, 4]]).unwrap();
             check(&prefill, "prefill_out.logits");
-            let decode = decoder.feed(&[vec![5]], &[1]).unwrap();
+            let decode = feed(&mut decoder, &[&[5]]).unwrap();
             check(&decode, "decode_out.logits");
             if round == 0 {
-                let keys = decoder.buffers["key_cache.0"].as_f32().unwrap();
-                check(keys, "decode_out.updated_key_cache.0");
+                let named = |(name, _): &&mut (String, _)| name == "key_cache.0";
+                let (_, keys) = decoder.buffers().iter_mut().find(named).unwrap();
+                check(keys.as_f32().unwrap(), "decode_out.updated_key_cache.0");
             }
-            decoder.feed(&[vec![9, 9, 9]], &[3]).unwrap();
-            kvark::cache::Cache::rewind(&mut decoder.index, 0).unwrap();
+            feed(&mut decoder, &[&[9, 9, 9]]).unwrap();
+            decoder.rewind(0, 0).unwrap();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Static buffers as tensors, driven by the index stream.
 
-use crate::support::{StaticDecoder, beside, exact, largest_difference, model};
-use kvark::cache::{Cache, CacheConfig, SeqCache, make_scatter_session};
+use crate::support::{beside, exact, feed, largest_difference, model, static_decoder};
+use kvark::cache::{Cache, CacheConfig, make_scatter_session};
 use kvark::inference::{Data, ModuleOptions, Value};
 use kvark::{Cpu, Module, Runner};
 
@@ -17,10 +17,10 @@ fn rows(logits: &[f32], from: usize, count: usize) -> &[f32] {
 fn the_literal_form_agrees_with_the_runner() {
     for name in ["llama", "qwen3", "mistral_bias"] {
         let path = beside().join(format!("{name}.onnx"));
-        let mut decoder = StaticDecoder::open(&path, 1);
-        let mut found = decoder.feed(&[IDS[..5].to_vec()], &[5]).unwrap();
+        let mut decoder = static_decoder(&path, 1);
+        let mut found = feed(&mut decoder, &[&IDS[..5]]).unwrap();
         for id in &IDS[5..] {
-            found.extend(decoder.feed(&[vec![*id]], &[1]).unwrap());
+            found.extend(feed(&mut decoder, &[&[*id]]).unwrap());
         }
         let model = model(&path);
         let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
@@ -38,23 +38,19 @@ fn the_literal_form_agrees_with_the_runner() {
 #[test]
 fn sequences_of_unlike_lengths() {
     let path = beside().join("mistral_bias.onnx");
-    let mut alone = StaticDecoder::open(&path, 1);
-    let first = alone.feed(&[IDS[..6].to_vec()], &[6]).unwrap();
-    let mut alone = StaticDecoder::open(&path, 1);
-    let second = alone.feed(&[vec![7, 7, 1, 2]], &[4]).unwrap();
+    let mut alone = static_decoder(&path, 1);
+    let first = feed(&mut alone, &[&IDS[..6]]).unwrap();
+    let mut alone = static_decoder(&path, 1);
+    let second = feed(&mut alone, &[&[7, 7, 1, 2]]).unwrap();
 
-    let mut both = StaticDecoder::open(&path, 2);
-    let step = both
-        .feed(&[IDS[..4].to_vec(), vec![7, 7, 0, 0]], &[4, 2])
-        .unwrap();
+    let mut both = static_decoder(&path, 2);
+    let step = feed(&mut both, &[&IDS[..4], &[7, 7]]).unwrap();
     assert!(largest_difference(rows(&step, 0, 4), rows(&first, 0, 4)) < 1e-5);
     assert!(largest_difference(rows(&step, 4, 2), rows(&second, 0, 2)) < 1e-5);
-    both.feed(&[vec![30, 31], vec![30, 31]], &[2, 2]).unwrap();
-    both.index.seq_rm(0, 4..).unwrap();
-    both.index.seq_rm(1, 2..).unwrap();
-    let step = both
-        .feed(&[IDS[4..6].to_vec(), vec![1, 2]], &[2, 2])
-        .unwrap();
+    feed(&mut both, &[&[30, 31], &[30, 31]]).unwrap();
+    both.rewind(0, 4).unwrap();
+    both.rewind(1, 2).unwrap();
+    let step = feed(&mut both, &[&IDS[4..6], &[1, 2]]).unwrap();
     assert!(largest_difference(rows(&step, 0, 2), rows(&first, 4, 2)) < 1e-5);
     assert!(largest_difference(rows(&step, 2, 2), rows(&second, 2, 2)) < 1e-5);
 }
@@ -62,16 +58,16 @@ fn sequences_of_unlike_lengths() {
 #[test]
 fn overflow_names_the_numbers() {
     let path = beside().join("llama.onnx");
-    let mut decoder = StaticDecoder::open(&path, 1);
-    decoder.feed(&[vec![1; 15]], &[15]).unwrap();
-    let before = decoder.buffers.clone();
-    let error = decoder.feed(&[vec![1; 2]], &[2]).unwrap_err();
+    let mut decoder = static_decoder(&path, 1);
+    feed(&mut decoder, &[&[1; 15]]).unwrap();
+    let before = decoder.buffers().to_vec();
+    let error = feed(&mut decoder, &[&[1; 2]]).unwrap_err();
     assert_eq!(
         error,
         "sequence 0 needs 17 rows, and static buffers have a max_seq_len of 16"
     );
-    assert_eq!(decoder.buffers, before);
-    decoder.feed(&[vec![1]], &[1]).unwrap();
+    assert!(decoder.buffers() == before);
+    feed(&mut decoder, &[&[1]]).unwrap();
 
     let model = model(&path);
     let mut runner_options = exact();
@@ -98,15 +94,15 @@ fn stale_rows_may_hold_anything() {
     for name in ["llama", "mistral_bias"] {
         let path = beside().join(format!("{name}.onnx"));
         let run = |stale: f32| {
-            let mut decoder = StaticDecoder::open(&path, 1);
-            for buffer in decoder.buffers.values_mut() {
+            let mut decoder = static_decoder(&path, 1);
+            for (_, buffer) in decoder.buffers() {
                 let Data::F32(elements) = &mut buffer.data else {
                     unreachable!("caches are f32")
                 };
                 elements.fill(stale);
             }
-            let mut logits = decoder.feed(&[IDS[..4].to_vec()], &[4]).unwrap();
-            logits.extend(decoder.feed(&[vec![9]], &[1]).unwrap());
+            let mut logits = feed(&mut decoder, &[&IDS[..4]]).unwrap();
+            logits.extend(feed(&mut decoder, &[&[9]]).unwrap());
             logits
         };
         let clean = run(0.0);

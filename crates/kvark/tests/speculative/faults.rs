@@ -6,6 +6,7 @@ use kvark::backend::{
     KvBytes, RowBlock, TraceCallback, check_storage,
 };
 use kvark::cache::{CacheConfig, CellRun, Compaction, GatherPlan, KvError, Side};
+use kvark::generate::Sequence;
 use kvark::graph::Graph;
 use kvark::inference::Value;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -230,4 +231,35 @@ fn a_fault_leaves_both_caches_with_the_same_text() {
     check_faults(&model, &model, SpecType::Draft, true);
     let (model, head) = heads::exported("midlayer");
     check_faults(&model, &head, SpecType::Eagle3, false);
+}
+
+/// A forward that fails for several sequences is run again for each of them.
+#[test]
+fn a_fault_of_a_forward_for_all_ends_no_sequence() {
+    let model = fixture("llama_plain");
+    let (options, spec) = (runner_options(64), &shapes(SpecType::Draft)[1]);
+    let pool = RunnerOptions {
+        pool_cells: Some(128),
+        max_step_tokens: 64,
+        ..options.clone()
+    };
+    let prompts = [prompt(&model, 4), prompt(&model, 5)];
+    for call in 1..=12 {
+        let faulty = Faulty::new();
+        let drafter = Drafter::new(&model, &model, &faulty, &pool, 2).unwrap();
+        let mut runner = BatchRunner::with_trees(&model, &faulty, &pool, 2, 0, 12).unwrap();
+        let sequences = (0..).zip(&prompts).map(|(seq, prompt)| {
+            let costs = VerifyCosts::default();
+            let speculator = Speculator::new(spec, &costs, Some(&drafter)).unwrap();
+            let sampler = Sampler::new(greedy());
+            Sequence::new(seq, &prompt[..], sampler, &tokens(16)).with_speculator(Some(speculator))
+        });
+        faulty.plan.arm(call, call % 2 == 0);
+        let found = runner.generate(&model, sequences.collect(), |_, _| true);
+        assert!(faulty.plan.calls.load(Ordering::Relaxed) > call);
+        for (prompt, found) in prompts.iter().zip(found.unwrap()) {
+            let expected = plain(&model, prompt, &greedy(), &tokens(16), &options, None);
+            assert_eq!(found.tokens, expected.tokens, "call {call}");
+        }
+    }
 }

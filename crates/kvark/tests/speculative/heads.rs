@@ -13,7 +13,7 @@ fn import_fixture(path: &str) -> std::path::PathBuf {
 pub(super) fn exported(form: &str) -> (Arc<Model>, Model) {
     let head = Model::open(&import_fixture(&format!("eagle3/{form}")), None).unwrap();
     let options = OpenOptions {
-        feature_layers: EagleHead::feature_layers(head.artifact()).unwrap().clone(),
+        feature_layers: Drafter::feature_layers(head.artifact()).unwrap().clone(),
         ..OpenOptions::default()
     };
     let path = import_fixture("pt2/decoder_features.pt2");

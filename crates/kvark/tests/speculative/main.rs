@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod drafts;
 mod faults;
 mod heads;
 
@@ -12,8 +13,7 @@ use kvark::engine::{Engine, Request, RequestEvent, RequestOutput, SchedulerOptio
 use kvark::generate::{FinishReason, GenerateOptions, GenerateOutput, Sampler, SamplerOptions};
 use kvark::model::{FeatureLayers, OpenOptions};
 use kvark::speculative::{
-    DraftModel, Drafter, EagleHead, RoundTrace, SpecOptions, SpecType, Speculator, TreeProposal,
-    VerifyCosts, verify_tree,
+    Drafter, RoundTrace, SpecOptions, SpecType, Speculator, TreeProposal, VerifyCosts, verify_tree,
 };
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::Path;
@@ -484,7 +484,7 @@ fn wrong_options_and_drafts_are_refused() {
     let Some(real) = real_model() else {
         return;
     };
-    let other = DraftModel::new(&model, &real, &cpu, &options, 1)
+    let other = Drafter::new(&model, &real, &cpu, &options, 1)
         .err()
         .unwrap();
     let text = "the draft model has another vocabulary than the model";
@@ -620,7 +620,7 @@ fn real_head() -> Option<(Arc<Model>, Model)> {
     let path = std::env::var_os("KVARK_TEST_MODEL")?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../training/eagle3");
     let head = Model::open(&folder.join("smollm2-135m-instruct.eagle3.gguf"), None).unwrap();
-    let layers = EagleHead::feature_layers(head.artifact()).unwrap();
+    let layers = Drafter::feature_layers(head.artifact()).unwrap();
     assert_eq!(*layers, FeatureLayers::Listed(vec![2, 15, 27]));
     let options = OpenOptions {
         feature_layers: layers.clone(),

@@ -4,7 +4,7 @@ use super::*;
 use crate::common::GenerateForms;
 use kvark::BatchRunner;
 use kvark::generate::Sampler;
-use kvark::speculative::{Drafter, EagleHead, SpecOptions, SpecType, Speculator, VerifyCosts};
+use kvark::speculative::{Drafter, SpecOptions, SpecType, Speculator, VerifyCosts};
 
 /// Compares speculation on `device` with plain decoding there. The draft is on `draft_device`.
 fn check(
@@ -92,7 +92,7 @@ fn a_draft_on_either_device_gives_the_tokens_of_plain_decoding() {
 fn an_eagle3_head_on_either_device_gives_the_tokens_of_plain_decoding() {
     let path = repository("training/eagle3/smollm2-135m-instruct.eagle3.gguf");
     let head = Model::open(&path, None).unwrap();
-    let layers = EagleHead::feature_layers(head.artifact()).unwrap();
+    let layers = Drafter::feature_layers(head.artifact()).unwrap();
     let options = OpenOptions {
         feature_layers: layers.clone(),
         ..OpenOptions::default()

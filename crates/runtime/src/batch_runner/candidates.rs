@@ -66,14 +66,6 @@ impl KeptFeatures {
 }
 
 impl BatchRunner {
-    /// The logits after a candidate of the last step; empty if the step computed the best tokens only.
-    ///
-    /// # Panics
-    /// If the last step did not compute the candidate.
-    pub fn candidate_logits(&self, seq: SeqId, node: u32) -> &[f32] {
-        self.candidate_row(seq, node).logits()
-    }
-
     /// The outputs after a candidate of the last step.
     ///
     /// # Panics
@@ -83,6 +75,13 @@ impl BatchRunner {
         assert_eq!(candidates.step, self.steps, "another step came after it");
         let row = candidates.first_row + (node as usize - candidates.last_step);
         self.decoder.outputs.row(row)
+    }
+
+    /// The logits after each candidate of a sequence that the last step computed.
+    pub(crate) fn last_candidate_logits(&self, seq: SeqId) -> impl Iterator<Item = &[f32]> {
+        let candidates = &self.states[seq as usize].candidates;
+        let nodes = candidates.last_step..candidates.nodes.len();
+        nodes.map(move |node| self.candidate_row(seq, node as u32).logits())
     }
 
     /// Whether a sequence has candidates.
@@ -117,10 +116,9 @@ impl BatchRunner {
                 state.row.copy(outputs.row(candidates.first_row + in_step));
             }
         }
-        let runs = self.cache.runs(seq)?.len();
-        if runs > self.max_runs {
+        if self.cache.run_count(seq)? > self.max_runs {
             self.cache.compact()?;
-            self.max_runs = MIN_COMPACTED_RUNS.max(2 * self.cache.runs(seq)?.len());
+            self.max_runs = MIN_COMPACTED_RUNS.max(2 * self.cache.run_count(seq)?);
         }
         Ok(())
     }

@@ -39,12 +39,8 @@ impl<'a> SequenceHandle<'a> {
         self.runner.row(self.seq)
     }
 
-    /// Whether the pending token fits or, without one, one more token.
-    pub fn has_capacity(&self) -> Result<bool, RuntimeError> {
-        self.runner.has_cells(1)
-    }
-
-    /// Shifts a full context if the caller enabled context shifts. Returns [`has_capacity`](SequenceHandle::has_capacity).
+    /// Shifts a full context if the caller enabled context shifts. Returns whether the pending token fits or, without one, one more
+    /// token.
     pub fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
         self.runner.make_room(&[self.seq], 1)
     }

@@ -120,7 +120,7 @@ impl<'a> Sequence<'a> {
         self
     }
 
-    /// With `Some(k)`, the output has the log-probability of every token and those of the `k` most likely ones.
+    /// With `Some(k)`, every generated token has its log-probability and those of the `k` most likely ones.
     pub fn with_logprobs(mut self, top: Option<usize>) -> Sequence<'a> {
         self.logprobs = top;
         self
@@ -291,7 +291,7 @@ impl<'a> Sequence<'a> {
         };
         let logprobs = self.logprobs;
         let logprobs = logprobs.map(|top| TokenLogprobs::new(row.logits(), token, top));
-        let (text, finish) = self.detokenizer.push(tokenizer, token, logprobs.clone());
+        let (text, finish) = self.detokenizer.push(tokenizer, token);
         self.finish = finish.or(complete.then_some(FinishReason::Stop));
         Ok(GeneratedToken {
             id: token,

@@ -5,7 +5,7 @@ use super::logprobs::GeneratedToken;
 use super::sequence::Sequence;
 use crate::batch_runner::Feed;
 use crate::generation::FinishReason;
-use crate::speculative::{RoundTrace, verify_tree};
+use crate::speculative::{RoundInput, RoundTrace, propose_trees, verify_tree};
 use crate::{BatchRunner, RuntimeError};
 use backend::LogitsMode;
 use std::time::{Duration, Instant};
@@ -149,27 +149,35 @@ impl DecodeStep<'_> {
         let free = capacity - runner.cells_used().unwrap_or(capacity);
         let free = free.min(runner.max_step_tokens());
         let share = free.saturating_sub(needed) / speculating;
-        for (index, sequence) in sequences.iter_mut().enumerate() {
-            if rows[index] != Rows::Token {
-                continue;
-            }
-            let Some(mut speculator) = sequence.speculator.take() else {
-                continue;
-            };
+        let taken = sequences.iter_mut().enumerate();
+        let mut taken: Vec<_> = taken
+            .filter(|(index, _)| rows[*index] == Rows::Token)
+            .filter_map(|(index, sequence)| Some((index, sequence.speculator.take()?)))
+            .collect();
+        let rounds = taken.iter_mut().map(|(index, speculator)| {
+            let sequence = &sequences[*index];
             let held = runner.fed_tokens(sequence.seq).len();
             let room = (1 + share)
                 .min(self.context.saturating_sub(held))
                 .min(sequence.left());
-            let features = runner.features(sequence.seq);
-            let tree = speculator.propose(sequence.history(), room.max(1), needed - 1, features);
-            match tree {
-                Ok(tree) => (counts[index], rows[index]) = (tree.len(), Rows::Tree),
+            let input = RoundInput {
+                history: sequence.history(),
+                room: room.max(1),
+                others: needed - 1,
+                features: runner.features(sequence.seq),
+            };
+            (&mut **speculator, input)
+        });
+        let proposed = propose_trees(&mut rounds.collect::<Vec<_>>());
+        for ((index, speculator), proposed) in taken.into_iter().zip(proposed) {
+            (counts[index], rows[index]) = match proposed {
+                Ok(()) => (speculator.tree().len(), Rows::Tree),
                 Err(error) => {
                     report.failures.push((index, error));
-                    (counts[index], rows[index]) = (0, Rows::None);
+                    (0, Rows::None)
                 }
-            }
-            sequence.speculator = Some(speculator);
+            };
+            sequences[index].speculator = Some(speculator);
         }
     }
 

@@ -38,11 +38,6 @@ impl BranchCells {
         BranchCells(Arc::new(Mutex::new(held)))
     }
 
-    /// Whether the branch holds a stored prefix, which may have been removed to make room.
-    pub fn is_held(&self) -> bool {
-        lock(&self.0).is_some()
-    }
-
     /// Holds another prefix instead.
     pub(super) fn hold(&self, prefix: u64, released: &Released) {
         let hold = Hold {

@@ -4,6 +4,7 @@
 //! Requests share the prefixes of running and finished requests. When the pool of cells is full, retained prefixes are
 //! removed first; then the newest request of the lowest priority gives up its cells and is computed again later.
 
+mod admission;
 mod branch_cells;
 mod disk;
 mod engine;
@@ -13,6 +14,7 @@ mod radix;
 mod request;
 mod running;
 mod state;
+mod step;
 
 pub use branch_cells::BranchCells;
 pub use engine::{Engine, EngineHandle, EventSink};
@@ -22,25 +24,21 @@ pub use request::{
 };
 pub use state::{Counters, EngineState, SequenceInfo};
 
-use crate::decode::{DecodeStep, MaskWorker, Sequence};
+use crate::decode::MaskWorker;
 use crate::generation::FinishReason;
-use crate::speculative::{Drafter, SpecType, Speculator, VerifyCosts};
+use crate::speculative::{Drafter, VerifyCosts};
 use crate::{BatchRunner, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use backend::Backend;
 use disk::DiskStore;
 use engine::{Command, Shared};
-use kv::SeqId;
 use pace::StepPace;
 use prefix_store::PrefixStore;
-use running::{Listener, RunningRequest};
+use running::RunningRequest;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
-
-/// A request waits for a running one that is computing at least this many tokens more of its prompt than are stored.
-const MIN_SHARED_TOKENS: usize = 4;
 
 /// The options of an [`Engine`].
 #[derive(Clone)]
@@ -258,271 +256,6 @@ impl Scheduler {
                 None => index += 1,
             }
         }
-    }
-
-    /// Gives sequences to waiting requests: the highest priority first, then the first that came.
-    fn admit(&mut self) {
-        let mut order: Vec<usize> = (0..self.waiting.len()).collect();
-        order.sort_by_key(|index| std::cmp::Reverse(self.waiting[*index].priority));
-        let mut admitted = vec![];
-        for index in order {
-            if self.running.len() + admitted.len() >= self.options.slots {
-                break;
-            }
-            if !self.is_blocked(&self.waiting[index], &admitted) {
-                admitted.push(index);
-            }
-        }
-        // Removing from the back keeps the other indices.
-        let mut starting = vec![];
-        admitted.sort_unstable();
-        for index in admitted.into_iter().rev() {
-            starting.push(self.waiting.remove(index));
-        }
-        for request in starting.into_iter().rev() {
-            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.start(request);
-        }
-    }
-
-    /// Whether another request is computing a long prefix of this one: it is shared once it is there.
-    fn is_blocked(&self, request: &RunningRequest, admitted: &[usize]) -> bool {
-        if !request.cache_prompt {
-            return false;
-        }
-        let prompt = request.sequence.prompt();
-        // One of a lower priority as well: what is shared is computed once, and what is not never delays the request.
-        let computing = self.running.iter();
-        let computing = computing.filter(|r| !r.sequence.is_decoding());
-        let shared = computing.map(|other| {
-            let there = self.runner.tokens(other.seq());
-            let all =
-                crate::common_prefix_len(other.sequence.prompt(), prompt).min(prompt.len() - 1);
-            all.saturating_sub(there.len())
-        });
-        let beside = admitted.iter().map(|index| {
-            let all = crate::common_prefix_len(self.waiting[*index].sequence.prompt(), prompt);
-            all.min(prompt.len() - 1)
-        });
-        let stored = self.store.longest(prompt);
-        shared.max().is_some_and(|n| n >= MIN_SHARED_TOKENS)
-            || beside
-                .max()
-                .is_some_and(|n| n >= stored + MIN_SHARED_TOKENS)
-    }
-
-    /// Gives a request a sequence with the longest stored prefix of its prompt.
-    fn start(&mut self, mut request: RunningRequest) {
-        let taken: Vec<SeqId> = self.running.iter().map(RunningRequest::seq).collect();
-        let seq = self.runner.free_sequence(&taken);
-        let seq = seq.expect("as many sequences as slots");
-        let reused = match request.cache_prompt {
-            true => {
-                let prompt = request.sequence.prompt();
-                let (runner, model) = (&mut self.runner, &self.model);
-                self.store.reuse(runner, model, &taken, prompt, seq)
-            }
-            false => Ok(CacheReport {
-                prompt_tokens: request.sequence.prompt().len(),
-                cached_tokens: 0,
-                source: CacheSource::None,
-                miss: Some(CacheMiss {
-                    reason: MissReason::Disabled,
-                    position: 0,
-                    stored: None,
-                    requested: None,
-                }),
-            }),
-        };
-        let reused = reused.and_then(|report| {
-            self.begin_speculation(&mut request)?;
-            let cached = report.cached_tokens;
-            request
-                .sequence
-                .begin_after(&mut self.runner, seq, cached)?;
-            Ok(report)
-        });
-        match reused {
-            Ok(report) => {
-                let counters = &self.shared.counters;
-                if request.listener.report.is_none() {
-                    Counters::add(&counters.started, 1);
-                    Counters::add(&counters.prompt_tokens, report.prompt_tokens);
-                    Counters::add(&counters.cached_tokens, report.cached_tokens);
-                }
-                request.listener.start(report);
-                self.running.push(request);
-            }
-            Err(error) => {
-                _ = self.runner.remove(seq);
-                Counters::add(&self.shared.counters.failed, 1);
-                request.fail(error);
-            }
-        }
-    }
-
-    /// Makes the speculation of a request that gets a sequence for the first time.
-    fn begin_speculation(&mut self, request: &mut RunningRequest) -> Result<(), RuntimeError> {
-        let Some(options) = request.speculation.take() else {
-            return Ok(());
-        };
-        options.check(self.runner.max_step_tokens())?;
-        if options.kind == SpecType::Auto && self.costs.measured().is_empty() {
-            let file = self.costs_file.as_deref();
-            self.costs = self.runner.verify_costs(file, options.max_candidates)?;
-        }
-        let draft = self.options.draft.as_ref();
-        let speculator = Speculator::new(&options, &self.costs, draft)?;
-        request.sequence.speculate(speculator);
-        Ok(())
-    }
-
-    /// Runs one forward for all requests, and samples.
-    fn step(&mut self) {
-        self.shift_full_contexts();
-        let counts = self.token_counts();
-        let Some(mut counts) = self.make_room(counts) else {
-            return;
-        };
-        let running = self.running.iter_mut();
-        let parts = running.map(|r| (&mut r.sequence, &mut r.listener));
-        let (mut sequences, mut listeners): (Vec<&mut Sequence<'_>>, Vec<&mut Listener>) =
-            parts.unzip();
-        let mut step = DecodeStep {
-            runner: &mut self.runner,
-            tokenizer: self.model.tokenizer().ok(),
-            masks: &self.masks,
-            context: self.shared.context(),
-            samples_after_prompt: true,
-        };
-        let missed = step.runner.missed_recordings();
-        let report = step.run(&mut sequences, &mut counts, &mut |index, event| {
-            listeners[index].hear(event)
-        });
-        self.pace.record(report.prompt_rows, report.time);
-        let counters = &self.shared.counters;
-        Counters::add(&counters.steps, 1);
-        Counters::add(&counters.step_tokens, report.rows);
-        Counters::add(&counters.step_micros, report.time.as_micros() as usize);
-        Counters::add(&counters.generated_tokens, report.generated);
-        let missed = self.runner.missed_recordings() - missed;
-        Counters::add(&counters.missed_recordings, missed);
-        let mut failures = report.failures;
-        for index in (0..self.running.len()).rev() {
-            let failed = failures.iter().position(|(failed, _)| *failed == index);
-            match (failed, self.running[index].sequence.finish) {
-                (Some(at), _) => self.fail(index, failures.swap_remove(at).1),
-                (None, Some(finish)) => self.finish(index, finish),
-                (None, None) => {}
-            }
-        }
-    }
-
-    /// Shifts the sequences whose context is full, and ends those that cannot be shifted.
-    fn shift_full_contexts(&mut self) {
-        let context = self.shared.context();
-        for index in (0..self.running.len()).rev() {
-            let seq = self.running[index].seq();
-            if !self.runner.is_pending(seq) || self.runner.fed_tokens(seq).len() < context {
-                continue;
-            }
-            let shifted = loop {
-                match self.runner.shift_context(seq) {
-                    Ok(shift) => break Ok(shift.is_some()),
-                    // Rows that others share are copied, which needs cells.
-                    Err(error) => match self.store.evict(&mut self.runner, &self.model) {
-                        Ok(true) => continue,
-                        _ => break Err(error),
-                    },
-                }
-            };
-            match shifted {
-                Ok(true) => {}
-                Ok(false) => self.finish(index, FinishReason::Context),
-                Err(error) => self.fail(index, error),
-            }
-        }
-    }
-
-    /// How many tokens of each running request the next step takes.
-    fn token_counts(&mut self) -> Vec<usize> {
-        let decoding = self.decoding().count();
-        let max = self.runner.max_step_tokens();
-        let mut budget = self.pace.prompt_tokens(decoding, max);
-        let running = self.running.iter();
-        let mut counts: Vec<usize> = running.map(|r| r.sequence.is_decoding().into()).collect();
-        let mut prompts: Vec<usize> = (0..self.running.len())
-            .filter(|index| !self.running[*index].sequence.is_decoding())
-            .collect();
-        if prompts.is_empty() {
-            return counts;
-        }
-        // Within a priority everybody gets an equal share, beginning with another request each time.
-        self.turn = (self.turn + 1) % prompts.len();
-        prompts.rotate_left(self.turn);
-        prompts.sort_by_key(|index| std::cmp::Reverse(self.running[*index].priority));
-        let mut left = prompts.len();
-        for index in prompts {
-            let share = budget.div_ceil(left);
-            let n = self.running[index].sequence.remaining().len().min(share);
-            counts[index] = n;
-            budget -= n;
-            left -= 1;
-        }
-        counts
-    }
-
-    /// Frees cells for a step: removes retained prefixes, then takes cells from requests. Returns the counts that fit,
-    /// or `None` if no request can go on in this step.
-    fn make_room(&mut self, mut counts: Vec<usize>) -> Option<Vec<usize>> {
-        loop {
-            let needed: usize = counts.iter().sum();
-            if needed == 0 {
-                return None;
-            }
-            if self.runner.has_cells(needed).unwrap_or(false) {
-                return Some(counts);
-            }
-            if matches!(self.store.evict(&mut self.runner, &self.model), Ok(true)) {
-                continue;
-            }
-            // Prompts wait while others generate: those free cells when they end.
-            let decoding = self.decoding().next().is_some();
-            let prompts = self.running.iter().zip(&mut counts);
-            let prompts = prompts.filter(|(r, n)| !r.sequence.is_decoding() && **n > 0);
-            let prompts: Vec<&mut usize> = prompts.map(|(_, n)| n).collect();
-            if decoding && !prompts.is_empty() {
-                prompts.into_iter().for_each(|n| *n = 0);
-                continue;
-            }
-            if self.running.len() == 1 {
-                self.finish(0, FinishReason::Context);
-                return None;
-            }
-            let victim = (0..self.running.len()).min_by_key(|index| {
-                let request = &self.running[*index];
-                (request.priority, std::cmp::Reverse(request.id))
-            })?;
-            self.preempt(victim);
-            counts.remove(victim);
-        }
-    }
-
-    /// Takes the sequence of a request. It waits, before all others of its priority.
-    fn preempt(&mut self, index: usize) {
-        let mut request = self.running.remove(index);
-        let seq = request.seq();
-        request.sequence.give_up(self.runner.tokens(seq));
-        _ = self.runner.remove(seq);
-        Counters::add(&self.shared.counters.preempted, 1);
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        self.waiting.insert(0, request);
-    }
-
-    /// The requests that generate.
-    fn decoding(&self) -> impl Iterator<Item = &RunningRequest> {
-        let running = self.running.iter();
-        running.filter(|request| request.sequence.is_decoding())
     }
 
     /// Ends a running request and retains its tokens.

@@ -26,6 +26,8 @@ pub struct Counters {
     pub generated_tokens: AtomicU64,
     /// Forwards.
     pub steps: AtomicU64,
+    /// Forwards of the draft, each for all requests that speculate with it.
+    pub draft_forwards: AtomicU64,
     /// Tokens of all forwards.
     pub step_tokens: AtomicU64,
     /// Microseconds in forwards.

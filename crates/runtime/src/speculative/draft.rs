@@ -1,26 +1,19 @@
 //! `DraftModel`: a smaller model with the same vocabulary that proposes candidates.
 
-use super::level_search::{grow_tree, most_likely};
-use super::proposer::{Proposal, Proposer};
-use super::tree_proposal::TreeProposal;
-use crate::batch_runner::{BatchRunner, CandidateLevel};
-use crate::memory::MemoryUsage;
+use super::drafter::{Draft, DraftPart};
+use super::level_search::{Children, TreeLevel, most_likely};
+use super::proposal::Proposal;
+use crate::batch_runner::{BatchRunner, CandidateLevel, Feed};
 use crate::options::RunnerOptions;
 use crate::runner::common_prefix_len;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::Backend;
+use backend::{Backend, LogitsMode};
 use kv::SeqId;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
 
-/// A draft model with its own cache. All sequences of a target share it, each with a sequence of its own.
-#[derive(Clone)]
-pub struct DraftModel(Arc<Mutex<DraftState>>);
-
-struct DraftState {
+/// A draft model with its own cache.
+pub(super) struct DraftModel {
     runner: BatchRunner,
-    /// The sequences that proposers use.
-    taken: Vec<SeqId>,
-    max_sequences: usize,
 }
 
 impl DraftModel {
@@ -28,7 +21,7 @@ impl DraftModel {
     ///
     /// # Errors
     /// `InvalidOptions` if the vocabularies differ: a token must have the same number and the same text in both.
-    pub fn new(
+    pub(super) fn new(
         draft: &Model,
         target: &Model,
         backend: &dyn Backend,
@@ -44,33 +37,78 @@ impl DraftModel {
             ..options.clone()
         };
         let runner = BatchRunner::with_trees(draft, backend, &options, sequences, 0, 16)?;
-        Ok(DraftModel(Arc::new(Mutex::new(DraftState {
-            runner,
-            taken: vec![],
-            max_sequences: sequences,
-        }))))
+        Ok(DraftModel { runner })
+    }
+}
+
+impl Draft for DraftModel {
+    fn max_step_tokens(&self) -> usize {
+        self.runner.max_step_tokens()
     }
 
-    /// The memory in use now.
-    pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
-        self.lock().runner.memory()
+    fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
+        self.runner.can_extend(n)
     }
 
-    fn lock(&self) -> MutexGuard<'_, DraftState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn follow(
+        &mut self,
+        seq: SeqId,
+        proposal: &Proposal<'_>,
+    ) -> Result<Option<Range<usize>>, RuntimeError> {
+        let (runner, history) = (&mut self.runner, proposal.history);
+        let held = runner.tokens(seq).len();
+        let next = history
+            .get(held..)
+            .filter(|_| history[..held] == *runner.tokens(seq));
+        runner.commit_matching(seq, next.unwrap_or_default())?;
+        let same = common_prefix_len(runner.tokens(seq), history).min(history.len() - 1);
+        if same < runner.tokens(seq).len() {
+            let floor = runner.rewind_floor(seq)?;
+            runner.rewind(seq, if same < floor { 0 } else { same })?;
+        }
+        Ok(Some(runner.tokens(seq).len()..history.len()))
     }
 
-    /// A proposer for one sequence.
-    pub(super) fn proposer(&self) -> Result<Box<dyn Proposer>, RuntimeError> {
-        let mut state = self.lock();
-        let free = (0..state.max_sequences as u32).find(|seq| !state.taken.contains(seq));
-        let seq = free.ok_or_else(|| {
-            let reason = format!("the draft model has {} sequences", state.max_sequences);
-            RuntimeErrorKind::InvalidOptions(reason)
-        })?;
-        state.taken.push(seq);
-        let model = self.clone();
-        Ok(Box::new(DraftProposer { model, seq }))
+    fn feed(
+        &mut self,
+        parts: &[DraftPart<'_, Range<usize>>],
+    ) -> Result<Vec<Children>, RuntimeError> {
+        let feeds = parts.iter().map(|part| Feed::Tokens {
+            seq: part.seq,
+            tokens: &part.proposal.history[part.rows.clone()],
+            logits: part.rows.end == part.proposal.history.len(),
+        });
+        self.runner
+            .forward(&feeds.collect::<Vec<_>>(), LogitsMode::Logits)?;
+        let children = parts
+            .iter()
+            .map(|part| most_likely(self.runner.logits(part.seq), part.proposal.top_k));
+        Ok(children.collect())
+    }
+
+    fn expand(
+        &mut self,
+        parts: &[DraftPart<'_, TreeLevel>],
+    ) -> Result<Vec<Vec<Children>>, RuntimeError> {
+        let levels = parts.iter().map(|part| CandidateLevel {
+            seq: part.seq,
+            tokens: &part.rows.tokens,
+            parents: &part.rows.parents,
+        });
+        self.runner.step_candidates(&levels.collect::<Vec<_>>())?;
+        let runner = &self.runner;
+        let children = parts.iter().map(|part| {
+            let logits = runner.last_candidate_logits(part.seq);
+            logits
+                .map(|logits| most_likely(logits, part.proposal.top_k))
+                .collect()
+        });
+        Ok(children.collect())
+    }
+
+    fn remove(&mut self, seq: SeqId) {
+        // Removing all tokens of a sequence cannot fail.
+        _ = self.runner.remove(seq);
     }
 }
 
@@ -99,88 +137,4 @@ fn check_vocabulary(draft: &Model, target: &Model) -> Result<(), RuntimeError> {
         }
     }
     Ok(())
-}
-
-/// Proposes from the draft's probabilities: each level of the tree is one forward of the draft.
-struct DraftProposer {
-    model: DraftModel,
-    seq: SeqId,
-}
-
-impl Drop for DraftProposer {
-    fn drop(&mut self) {
-        let mut state = self.model.lock();
-        _ = state.runner.remove(self.seq);
-        state.taken.retain(|seq| *seq != self.seq);
-    }
-}
-
-impl Proposer for DraftProposer {
-    fn name(&self) -> &'static str {
-        "draft"
-    }
-
-    fn propose(
-        &mut self,
-        proposal: &Proposal<'_>,
-        tree: &mut TreeProposal,
-    ) -> Result<(), RuntimeError> {
-        let mut state = self.model.lock();
-        let runner = &mut state.runner;
-        follow(runner, self.seq, proposal.history)?;
-        if runner.logits(self.seq).is_empty() {
-            return Ok(());
-        }
-        // The candidates stay: the next proposal commits those that the target accepted.
-        grow(runner, self.seq, proposal, tree)
-    }
-}
-
-/// Makes a sequence of the draft hold all tokens of `history`, with logits after the last one. Leaves it without logits if
-/// the draft's context is too small.
-fn follow(runner: &mut BatchRunner, seq: SeqId, history: &[u32]) -> Result<(), RuntimeError> {
-    let held = runner.tokens(seq).len();
-    let next = history
-        .get(held..)
-        .filter(|_| history[..held] == *runner.tokens(seq));
-    runner.commit_matching(seq, next.unwrap_or_default())?;
-    let same = common_prefix_len(runner.tokens(seq), history).min(history.len() - 1);
-    if same < runner.tokens(seq).len() {
-        let floor = runner.rewind_floor(seq)?;
-        runner.rewind(seq, if same < floor { 0 } else { same })?;
-    }
-    let missing = &history[runner.tokens(seq).len()..];
-    if runner.can_extend(missing.len())? {
-        runner.sequence(seq).feed(missing, &mut |_| true)?;
-    }
-    Ok(())
-}
-
-/// Grows the tree from the draft's probabilities.
-fn grow(
-    runner: &mut BatchRunner,
-    seq: SeqId,
-    proposal: &Proposal<'_>,
-    tree: &mut TreeProposal,
-) -> Result<(), RuntimeError> {
-    let root = most_likely(runner.logits(seq), proposal.top_k);
-    let mut computed = 0;
-    grow_tree(proposal, tree, root, |level| {
-        let nodes = level.tokens.len();
-        // Layers with a window have room for as many candidates as a step has tokens.
-        let fits = computed as usize + nodes <= runner.max_step_tokens();
-        if !fits || !runner.can_extend(nodes)? {
-            return Ok(None);
-        }
-        let candidates = CandidateLevel {
-            seq,
-            tokens: &level.tokens,
-            parents: &level.parents,
-        };
-        runner.step_candidates(&[candidates])?;
-        let candidates = computed..computed + nodes as u32;
-        computed = candidates.end;
-        let children = |node| most_likely(runner.candidate_logits(seq, node), proposal.top_k);
-        Ok(Some(candidates.map(children).collect()))
-    })
 }

@@ -1,10 +1,9 @@
 //! `EagleHead`: an Eagle3 draft head, one layer that works on features of the target.
 
-use super::level_search::{TreeLevel, grow_tree, most_likely};
-use super::proposer::{FeatureRows, Proposal, Proposer};
-use super::tree_proposal::TreeProposal;
+use super::drafter::{Draft, DraftPart};
+use super::level_search::{Children, TreeLevel, most_likely};
+use super::proposal::Proposal;
 use crate::batch_runner::new_kv;
-use crate::memory::MemoryUsage;
 use crate::module::Module;
 use crate::options::{RunnerOptions, cache_config};
 use crate::runner::common_prefix_len;
@@ -13,15 +12,12 @@ use backend::Backend;
 use base::{Bytes, DType};
 use graph::ops::{Gather, Op};
 use graph::{Data, Dim, Graph, TensorId, TensorKind, Value};
-use import::{Artifact, FeatureLayers};
+use import::Artifact;
 use kv::{CacheSession, Cells, SeqId};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
 
-/// A draft head with its own cache. All sequences of a target share it, each with a sequence of its own.
-#[derive(Clone)]
-pub struct EagleHead(Arc<Mutex<HeadState>>);
-
-struct HeadState {
+/// A draft head with its own cache.
+pub(super) struct EagleHead {
     module: Module,
     session: CacheSession<Cells>,
     embedding: EmbeddingTable,
@@ -30,8 +26,17 @@ struct HeadState {
     width: usize,
     feature_width: usize,
     max_step: usize,
-    max_sequences: usize,
-    taken: Vec<SeqId>,
+    sequences: Vec<HeadSequence>,
+}
+
+#[derive(Clone, Default)]
+struct HeadSequence {
+    /// The position of the next pair of a feature and the token after it.
+    next: usize,
+    /// The tokens up to that of the last pair.
+    fed: Vec<u32>,
+    /// The features that the head guesses after its last rows: the last pair, or the nodes of the last level.
+    guessed: Vec<f32>,
 }
 
 /// The target's token embedding, whose rows are decoded one by one.
@@ -43,11 +48,11 @@ struct EmbeddingTable {
 }
 
 impl EagleHead {
-    /// Loads a head for a target, which must have been opened with the [`feature_layers`](EagleHead::feature_layers) of the head.
+    /// Loads a head for a target, which must have been opened with the feature layers of the head.
     ///
     /// # Errors
     /// `InvalidOptions` if the head is of another model: hidden size, vocabulary or layers differ.
-    pub fn new(
+    pub(super) fn new(
         head: &Model,
         target: &Model,
         backend: &dyn Backend,
@@ -69,7 +74,7 @@ impl EagleHead {
         let bytes = new_kv(backend, &cache)?;
         let session = CacheSession::new("cells", Cells::new(&cache), bytes);
         let bound = Some(session.entry().clone());
-        Ok(EagleHead(Arc::new(Mutex::new(HeadState {
+        Ok(EagleHead {
             module: Module::bind(artifact, backend, &options.compile, bound)?,
             session,
             embedding,
@@ -77,46 +82,8 @@ impl EagleHead {
             width: head.facts().hidden_size,
             feature_width: facts.target_layers.len() * facts.target_hidden_size,
             max_step: options.max_step_tokens,
-            max_sequences: sequences,
-            taken: vec![],
-        }))))
-    }
-
-    /// The layers of the target whose inputs a head needs; `None` if the model is no head.
-    pub fn feature_layers(head: &Artifact) -> Option<&FeatureLayers> {
-        Some(&head.draft_head.as_ref()?.target_layers)
-    }
-
-    /// The memory in use now.
-    pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
-        let state = self.lock();
-        Ok(MemoryUsage {
-            weights: state.module.weights_bytes(),
-            kv: state.session.resident_bytes()?,
-            arena: state.module.arena_bytes(),
-            packed: state.module.packed_bytes(),
+            sequences: vec![HeadSequence::default(); sequences],
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HeadState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A proposer for one sequence.
-    pub(super) fn proposer(&self) -> Result<Box<dyn Proposer>, RuntimeError> {
-        let mut state = self.lock();
-        let free = (0..state.max_sequences as u32).find(|seq| !state.taken.contains(seq));
-        let seq = free.ok_or_else(|| {
-            let reason = format!("the draft head has {} sequences", state.max_sequences);
-            RuntimeErrorKind::InvalidOptions(reason)
-        })?;
-        state.taken.push(seq);
-        Ok(Box::new(EagleProposer {
-            head: self.clone(),
-            seq,
-            next: 0,
-            fed: vec![],
-        }))
     }
 }
 
@@ -218,77 +185,54 @@ fn is_of_tokens(graph: &Graph, mut id: TensorId) -> bool {
     true
 }
 
-/// What a forward of the head gave for each wanted row.
+/// The rows of a forward of the head.
+#[derive(Default)]
 struct HeadRows {
-    logits: Vec<f32>,
-    vocab: usize,
-    next: Vec<f32>,
+    tokens: Vec<u32>,
+    hidden: Vec<f32>,
+    positions: Vec<i32>,
+    /// The rows whose outputs are wanted.
+    wanted: Vec<i32>,
 }
 
-impl HeadState {
-    /// Runs the step that the session has declared.
+impl EagleHead {
+    /// Runs the step that the session has declared. Returns the children of each wanted row, and keeps the features after it
+    /// in its sequence; `wanted` has for each sequence the number of its wanted rows and of their children.
     fn forward(
         &mut self,
-        tokens: &[u32],
-        hidden: Vec<f32>,
-        positions: Vec<i32>,
-        rows: Vec<i32>,
-    ) -> Result<HeadRows, RuntimeError> {
-        let (n, width) = (tokens.len(), self.width);
+        rows: HeadRows,
+        wanted: impl Iterator<Item = (SeqId, usize, usize)>,
+    ) -> Result<Vec<Vec<Children>>, RuntimeError> {
+        let (n, width) = (rows.tokens.len(), self.width);
         let mut embedded = Vec::with_capacity(n * width);
-        for token in tokens {
-            self.embedding.push(*token, width, &mut embedded);
+        for token in rows.tokens {
+            self.embedding.push(token, width, &mut embedded);
         }
         let inputs = [
             Value::f32([n, width], embedded),
-            Value::f32([n, width], hidden),
-            Value::i32([n], positions),
-            Value::i32([rows.len()], rows),
+            Value::f32([n, width], rows.hidden),
+            Value::i32([n], rows.positions),
+            Value::i32([rows.wanted.len()], rows.wanted),
         ];
         let outputs = self.module.execute("forward", &inputs)?;
-        let [logits, next] = <[Value; 2]>::try_from(outputs)
+        let [logits, guessed] = <[Value; 2]>::try_from(outputs)
             .map_err(|_| RuntimeErrorKind::UnknownMethod("forward".into()))?;
-        Ok(HeadRows {
-            vocab: self.target_tokens.len(),
-            logits: floats(logits),
-            next: floats(next),
-        })
-    }
-
-    /// The children of a row.
-    fn children(&self, rows: &HeadRows, row: usize, k: usize) -> Vec<(u32, f32)> {
-        let logits = &rows.logits[row * rows.vocab..][..rows.vocab];
-        let best = most_likely(logits, k).into_iter();
-        best.map(|(token, p)| (self.target_tokens[token as usize], p))
-            .collect()
-    }
-
-    /// Feeds the pairs of features and the tokens after them, and returns the row of the last pair.
-    fn feed(
-        &mut self,
-        seq: SeqId,
-        history: &[u32],
-        features: &FeatureRows<'_>,
-        pairs: std::ops::Range<usize>,
-    ) -> Result<HeadRows, RuntimeError> {
-        let mut last = None;
-        let mut start = pairs.start;
-        while start < pairs.end {
-            let end = pairs.end.min(start + self.max_step);
-            let n = end - start;
-            let from = (start - features.first) * features.width;
-            let part = features.rows[from..from + n * features.width].to_vec();
-            let fused = self
-                .module
-                .execute("fuse", &[Value::f32([n, features.width], part)])?;
-            let hidden = floats(fused.into_iter().next().expect("fuse has one output"));
-            self.session.begin_step(&vec![seq; n])?;
-            let positions = (start..end).map(|p| p as i32).collect();
-            let tokens = &history[start + 1..end + 1];
-            last = Some(self.forward(tokens, hidden, positions, vec![n as i32 - 1])?);
-            start = end;
+        let (logits, guessed) = (floats(logits), floats(guessed));
+        let mut logits = logits.chunks_exact(self.target_tokens.len());
+        let mut guessed = guessed.chunks_exact(width);
+        let mut children = vec![];
+        for (seq, rows, top_k) in wanted {
+            let known = &mut self.sequences[seq as usize].guessed;
+            known.clear();
+            known.extend(guessed.by_ref().take(rows).flatten());
+            let own = logits.by_ref().take(rows).map(|logits| {
+                let best = most_likely(logits, top_k).into_iter();
+                best.map(|(token, p)| (self.target_tokens[token as usize], p))
+                    .collect()
+            });
+            children.push(own.collect());
         }
-        Ok(last.expect("at least one pair"))
+        Ok(children)
     }
 }
 
@@ -299,100 +243,112 @@ fn floats(value: Value) -> Vec<f32> {
     }
 }
 
-/// Proposes with the head: one forward for the accepted tokens, and one for each further level.
-struct EagleProposer {
-    head: EagleHead,
-    seq: SeqId,
-    /// The position of the next pair of a feature and the token after it.
-    next: usize,
-    /// The tokens up to that of the last pair.
-    fed: Vec<u32>,
-}
-
-impl Drop for EagleProposer {
-    fn drop(&mut self) {
-        let mut state = self.head.lock();
-        _ = state.session.seq_rm(self.seq, ..);
-        state.taken.retain(|seq| *seq != self.seq);
-    }
-}
-
-impl Proposer for EagleProposer {
-    fn name(&self) -> &'static str {
-        "eagle3"
+/// Pairs of a feature and the token after it are fed: the position of a pair is that of its feature.
+impl Draft for EagleHead {
+    fn max_step_tokens(&self) -> usize {
+        self.max_step
     }
 
-    fn needs_features(&self) -> bool {
-        true
+    fn can_extend(&self, n: usize) -> Result<bool, RuntimeError> {
+        Ok(self
+            .session
+            .can_extend(u32::try_from(n).unwrap_or(u32::MAX))?)
     }
 
-    fn features_from(&self) -> usize {
-        self.next
-    }
-
-    fn propose(
+    fn follow(
         &mut self,
+        seq: SeqId,
         proposal: &Proposal<'_>,
-        tree: &mut TreeProposal,
-    ) -> Result<(), RuntimeError> {
-        let mut state = self.head.lock();
-        let state = &mut *state;
-        let seq = self.seq;
+    ) -> Result<Option<Range<usize>>, RuntimeError> {
         // The candidates of the last round were computed from the head's own guesses of features: the true ones replace
         // them.
-        state.session.accept(seq, &[])?;
-        let Some(features) = proposal.features.filter(|f| f.width == state.feature_width) else {
-            return Ok(());
+        self.session.accept(seq, &[])?;
+        let Some(features) = proposal.features.filter(|f| f.width == self.feature_width) else {
+            return Ok(None);
         };
         let history = proposal.history;
         let known = features.first + features.rows.len() / features.width.max(1);
         // The feature of a token goes with the token after it; the root is the last one.
         let end = (history.len() - 1).min(known);
+        let own = &mut self.sequences[seq as usize];
         // The pairs of another text are removed: the sequence was rewound, shifted or replaced.
-        let same = common_prefix_len(&self.fed, history).saturating_sub(1);
-        if self.next > same.min(end) {
+        let same = common_prefix_len(&own.fed, history).saturating_sub(1);
+        if own.next > same.min(end) {
             let keep = u32::try_from(same.min(end)).unwrap_or(0);
-            state.session.seq_rm(seq, keep..)?;
-            self.next = keep as usize;
+            self.session.seq_rm(seq, keep..)?;
+            own.next = keep as usize;
         }
-        if self.next < features.first {
-            state.session.seq_rm(seq, ..)?;
-            self.next = features.first;
+        if own.next < features.first {
+            self.session.seq_rm(seq, ..)?;
+            own.next = features.first;
         }
-        let pairs = self.next..end;
-        let room = state.session.can_extend(pairs.len() as u32)?;
-        if pairs.is_empty() || end + 1 != history.len() || !room {
-            return Ok(());
+        Ok((end + 1 == history.len()).then_some(own.next..end))
+    }
+
+    fn feed(
+        &mut self,
+        parts: &[DraftPart<'_, Range<usize>>],
+    ) -> Result<Vec<Children>, RuntimeError> {
+        let mut rows = HeadRows::default();
+        let (mut features, mut sequences) = (vec![], vec![]);
+        for part in parts {
+            let (history, Range { start, end }) = (part.proposal.history, part.rows.clone());
+            let known = part.proposal.features.expect("followed with features");
+            let from = (start - known.first) * known.width;
+            features.extend_from_slice(&known.rows[from..][..(end - start) * known.width]);
+            rows.tokens.extend_from_slice(&history[start + 1..end + 1]);
+            rows.positions.extend((start..end).map(|p| p as i32));
+            rows.wanted.push(rows.positions.len() as i32 - 1);
+            sequences.resize(rows.positions.len(), part.seq);
         }
-        let rows = state.feed(seq, history, &features, pairs)?;
-        self.next = end;
-        self.fed.clear();
-        self.fed.extend_from_slice(history);
-        let root = state.children(&rows, 0, proposal.top_k);
-        let mut before = rows.next;
-        let mut computed = 0;
-        let width = state.width;
-        let mut depth = 0;
-        grow_tree(proposal, tree, root, |level: &TreeLevel| {
-            let n = level.tokens.len();
-            let fits = computed + n <= state.max_step;
-            if !fits || !state.session.can_extend(n as u32)? {
-                return Ok(None);
-            }
-            let mut hidden = Vec::with_capacity(n * width);
+        let features = Value::f32([sequences.len(), self.feature_width], features);
+        let fused = self.module.execute("fuse", &[features])?;
+        rows.hidden = floats(fused.into_iter().next().expect("fuse has one output"));
+        self.session.begin_step(&sequences)?;
+        let wanted = parts.iter().map(|part| (part.seq, 1, part.proposal.top_k));
+        let children = self.forward(rows, wanted)?;
+        for part in parts {
+            let own = &mut self.sequences[part.seq as usize];
+            own.next = part.rows.end;
+            own.fed.clear();
+            own.fed
+                .extend_from_slice(&part.proposal.history[..part.rows.end + 1]);
+        }
+        Ok(children.into_iter().flatten().collect())
+    }
+
+    fn expand(
+        &mut self,
+        parts: &[DraftPart<'_, TreeLevel>],
+    ) -> Result<Vec<Vec<Children>>, RuntimeError> {
+        let mut rows = HeadRows::default();
+        for part in parts {
+            let level = &part.rows;
+            let guessed = &self.sequences[part.seq as usize].guessed;
             for row in &level.rows {
-                hidden.extend_from_slice(&before[row * width..][..width]);
+                let row = &guessed[row * self.width..][..self.width];
+                rows.hidden.extend_from_slice(row);
             }
-            state.session.propose(seq, &level.parents)?;
-            let positions = vec![(end + depth) as i32; n];
-            let rows = (0..n as i32).collect();
-            let rows = state.forward(&level.tokens, hidden, positions, rows)?;
-            depth += 1;
-            computed += n;
-            let children = (0..n).map(|row| state.children(&rows, row, proposal.top_k));
-            let children = children.collect();
-            before = rows.next;
-            Ok(Some(children))
-        })
+            rows.tokens.extend_from_slice(&level.tokens);
+            // A child of the root follows the pair of the root, whose position is that of the token before the root.
+            let position = part.proposal.history.len() + level.depth - 2;
+            rows.positions.resize(rows.tokens.len(), position as i32);
+            self.session.propose(part.seq, &level.parents)?;
+        }
+        rows.wanted = (0..rows.tokens.len() as i32).collect();
+        let wanted = parts
+            .iter()
+            .map(|part| (part.seq, part.rows.tokens.len(), part.proposal.top_k));
+        self.forward(rows, wanted)
+    }
+
+    fn features_from(&self, seq: SeqId) -> usize {
+        self.sequences[seq as usize].next
+    }
+
+    fn remove(&mut self, seq: SeqId) {
+        // Removing all tokens of a sequence cannot fail.
+        _ = self.session.seq_rm(seq, ..);
+        self.sequences[seq as usize] = HeadSequence::default();
     }
 }

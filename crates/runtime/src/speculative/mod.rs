@@ -6,20 +6,21 @@
 mod adaptive;
 mod costs;
 mod draft;
+mod drafter;
 mod eagle3;
 mod level_search;
 mod ngram;
 mod options;
-mod proposer;
+mod proposal;
 mod speculator;
 mod stats;
 mod tree_proposal;
 
 pub use costs::VerifyCosts;
-pub use draft::DraftModel;
-pub use eagle3::EagleHead;
+pub use drafter::Drafter;
 pub use options::{SpecOptions, SpecType};
-pub(crate) use proposer::FeatureRows;
-pub use speculator::{Drafter, Speculator};
+pub(crate) use proposal::FeatureRows;
+pub use speculator::Speculator;
+pub(crate) use speculator::{RoundInput, propose_trees};
 pub use stats::{DepthStats, RoundTrace, SpecStats};
 pub use tree_proposal::{TreeProposal, VerifyResult, verify_tree};

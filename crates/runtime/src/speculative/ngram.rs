@@ -1,8 +1,7 @@
 //! `NgramProposer`: prompt lookup. It proposes what followed earlier occurrences of the last tokens.
 
-use super::proposer::{Proposal, Proposer};
+use super::proposal::Proposal;
 use super::tree_proposal::TreeProposal;
-use crate::RuntimeError;
 use std::collections::{BinaryHeap, HashMap};
 
 /// The shortest repetition that is continued.
@@ -35,18 +34,10 @@ impl NgramProposer {
             self.history.push(token);
         }
     }
-}
 
-impl Proposer for NgramProposer {
-    fn name(&self) -> &'static str {
-        "ngram"
-    }
-
-    fn propose(
-        &mut self,
-        proposal: &Proposal<'_>,
-        tree: &mut TreeProposal,
-    ) -> Result<(), RuntimeError> {
+    /// Proposes a tree of continuations.
+    pub(super) fn propose(&mut self, proposal: &Proposal<'_>) -> TreeProposal {
+        let mut tree = TreeProposal::new(proposal.root());
         self.follow(proposal.history);
         let automaton = &self.automaton;
         let mut open = BinaryHeap::new();
@@ -90,7 +81,7 @@ impl Proposer for NgramProposer {
                 });
             }
         }
-        Ok(())
+        tree
     }
 }
 
@@ -244,9 +235,7 @@ mod tests {
     }
 
     fn tree(proposer: &mut NgramProposer, history: &[u32]) -> TreeProposal {
-        let mut tree = TreeProposal::new(*history.last().unwrap());
-        proposer.propose(&proposal(history), &mut tree).unwrap();
-        tree
+        proposer.propose(&proposal(history))
     }
 
     #[test]

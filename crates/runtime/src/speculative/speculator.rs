@@ -2,16 +2,14 @@
 
 use super::adaptive::{Benefit, Calibration, best_size};
 use super::costs::VerifyCosts;
-use super::draft::DraftModel;
-use super::eagle3::EagleHead;
+use super::drafter::{DraftSequence, Drafter};
 use super::ngram::NgramProposer;
 use super::options::{SpecOptions, SpecType};
-use super::proposer::{FeatureRows, Proposal, Proposer};
+use super::proposal::{FeatureRows, Proposal};
 use super::stats::{DepthStats, RoundTrace, SpecStats};
 use super::tree_proposal::{TreeProposal, VerifyResult};
-use crate::options::RunnerOptions;
-use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::Backend;
+use crate::{RuntimeError, RuntimeErrorKind};
+use kv::SeqId;
 use std::time::{Duration, Instant};
 
 /// A proposer is free below this cost, in seconds.
@@ -23,44 +21,10 @@ const MAX_TREE_ROW: f64 = 0.12;
 /// The weight of a new measurement in a proposer's usual time.
 const NEW_WEIGHT: f64 = 0.1;
 
-/// A second model that proposes candidates.
-#[derive(Clone)]
-pub enum Drafter {
-    /// A smaller model with the same vocabulary.
-    Model(DraftModel),
-    /// A head on the target's features.
-    Eagle3(EagleHead),
-}
-
-impl Drafter {
-    /// Loads a draft for a target: a head, or a smaller model.
-    ///
-    /// # Errors
-    /// `InvalidOptions` if the draft does not fit the target.
-    pub fn new(
-        draft: &Model,
-        target: &Model,
-        backend: &dyn Backend,
-        options: &RunnerOptions,
-        sequences: usize,
-    ) -> Result<Drafter, RuntimeError> {
-        Ok(match draft.artifact().draft_head {
-            Some(_) => Drafter::Eagle3(EagleHead::new(draft, target, backend, options, sequences)?),
-            None => Drafter::Model(DraftModel::new(draft, target, backend, options, sequences)?),
-        })
-    }
-
-    fn proposer(&self) -> Result<Box<dyn Proposer>, RuntimeError> {
-        match self {
-            Drafter::Model(model) => model.proposer(),
-            Drafter::Eagle3(head) => head.proposer(),
-        }
-    }
-}
-
 /// The speculation of one sequence: its proposers, what they proposed, and how it went.
 pub struct Speculator {
     options: SpecOptions,
+    /// A draft is the last one.
     proposers: Vec<Source>,
     /// `None` verifies everything that is proposed.
     costs: Option<VerifyCosts>,
@@ -70,12 +34,84 @@ pub struct Speculator {
     tree: TreeProposal,
     /// The proposer of this round's tree.
     active: Option<usize>,
+    /// Expected tokens per second with that tree.
+    rate: f64,
+    /// The candidates that fit in this round, and the rows of other sequences in its forward.
+    candidates: usize,
+    others: usize,
     propose_time: Duration,
     stats: SpecStats,
 }
 
+/// What guesses the next tokens.
+enum Proposer {
+    Ngram(NgramProposer),
+    Draft(DraftSequence),
+}
+
+impl Proposer {
+    /// The name in reports.
+    fn name(&self) -> &'static str {
+        match self {
+            Proposer::Ngram(_) => SpecType::Ngram.name(),
+            Proposer::Draft(draft) => match draft.drafter().needs_features() {
+                true => SpecType::Eagle3.name(),
+                false => SpecType::Draft.name(),
+            },
+        }
+    }
+}
+
+/// What the tree of a sequence is proposed from.
+pub(crate) struct RoundInput<'a> {
+    /// All tokens of the sequence; the last one is the root of the tree.
+    pub(crate) history: &'a [u32],
+    /// The maximum number of tokens of the tree, the root included.
+    pub(crate) room: usize,
+    /// The rows of other sequences in the forward.
+    pub(crate) others: usize,
+    /// The target's features of the tokens that it computed since the last proposal.
+    pub(crate) features: Option<FeatureRows<'a>>,
+}
+
+/// Proposes a tree for each sequence. Sequences that ask the same draft share its forwards: one for each level.
+///
+/// # Errors
+/// Those of a draft's forward, for each sequence.
+pub(crate) fn propose_trees(
+    rounds: &mut [(&mut Speculator, RoundInput<'_>)],
+) -> Vec<Result<(), RuntimeError>> {
+    let mut results: Vec<_> = rounds.iter().map(|_| Ok(())).collect();
+    let begun = rounds.iter_mut().enumerate();
+    let mut asked: Vec<(usize, Proposal<'_>)> = begun
+        .filter_map(|(index, (speculator, input))| Some((index, speculator.begin_round(input)?)))
+        .collect();
+    while let Some((first, _)) = asked.first() {
+        let draft = |index: usize| rounds[index].0.draft().expect("it was asked");
+        let drafter = draft(*first).drafter().clone();
+        let same = |(index, _): &mut (usize, _)| draft(*index).is_of(&drafter);
+        let together: Vec<(usize, Proposal<'_>)> = asked.extract_if(.., same).collect();
+        let asked: Vec<(SeqId, &Proposal<'_>)> = together
+            .iter()
+            .map(|(index, proposal)| (draft(*index).seq(), proposal))
+            .collect();
+        let begun = Instant::now();
+        let trees = drafter.propose(&asked);
+        let time = begun.elapsed();
+        for ((index, _), tree) in together.iter().zip(trees) {
+            let speculator = &mut rounds[*index].0;
+            speculator.propose_time += time;
+            results[*index] = tree.map(|tree| {
+                let draft = speculator.proposers.len() - 1;
+                speculator.consider(draft, tree, time / together.len() as u32);
+            });
+        }
+    }
+    results
+}
+
 struct Source {
-    proposer: Box<dyn Proposer>,
+    proposer: Proposer,
     calibration: Calibration,
     benefit: Benefit,
     /// The number of proposals.
@@ -117,12 +153,16 @@ impl Speculator {
         costs: &VerifyCosts,
         draft: Option<&Drafter>,
     ) -> Result<Speculator, RuntimeError> {
-        let ngram = || -> Box<dyn Proposer> { Box::new(NgramProposer::new()) };
-        let drafter = || draft.map(Drafter::proposer).transpose();
+        let ngram = || Proposer::Ngram(NgramProposer::new());
+        let drafter = || {
+            draft
+                .map(|draft| draft.sequence().map(Proposer::Draft))
+                .transpose()
+        };
         let proposers = match options.kind {
             SpecType::Ngram => vec![ngram()],
             SpecType::Draft | SpecType::Eagle3 => {
-                let is_head = matches!(draft, Some(Drafter::Eagle3(_)));
+                let is_head = draft.is_some_and(Drafter::needs_features);
                 let wanted = match options.kind {
                     SpecType::Eagle3 => "an Eagle3 head",
                     _ => "a draft model",
@@ -154,101 +194,118 @@ impl Speculator {
             proposed: TreeProposal::new(0),
             tree: TreeProposal::new(0),
             active: None,
+            rate: 0.0,
+            candidates: 0,
+            others: 0,
             propose_time: Duration::ZERO,
             stats: SpecStats::default(),
         })
     }
 
+    /// The sequence of the draft, if there is one.
+    fn draft(&self) -> Option<&DraftSequence> {
+        match &self.proposers.last()?.proposer {
+            Proposer::Draft(draft) => Some(draft),
+            Proposer::Ngram(_) => None,
+        }
+    }
+
     /// Whether proposals need the target's features.
     pub(crate) fn needs_features(&self) -> bool {
-        let needs = |source: &Source| source.proposer.needs_features();
-        self.proposers.iter().any(needs)
+        self.draft()
+            .is_some_and(|draft| draft.drafter().needs_features())
     }
 
     /// The position of the first token whose features are still needed.
     pub(crate) fn features_from(&self) -> usize {
-        let from = self.proposers.iter().map(|s| s.proposer.features_from());
-        from.min().unwrap_or(usize::MAX)
+        self.draft()
+            .map_or(usize::MAX, DraftSequence::features_from)
     }
 
-    /// Proposes a tree below the last token of `history`, with at most `room` tokens, the root included. The forward has
-    /// `others` rows of other sequences.
-    ///
-    /// # Errors
-    /// Those of a draft's forward.
-    pub(crate) fn propose(
-        &mut self,
-        history: &[u32],
-        room: usize,
-        others: usize,
-        features: Option<FeatureRows<'_>>,
-    ) -> Result<&TreeProposal, RuntimeError> {
+    /// Begins a round, and asks the proposers that need no forward. Returns what the draft is asked, if it is.
+    fn begin_round<'a>(&mut self, input: &RoundInput<'a>) -> Option<Proposal<'a>> {
         let started = Instant::now();
-        let root = *history.last().expect("a sequence has a token");
-        let candidates = self.options.max_candidates.min(room.saturating_sub(1));
+        let others = input.others;
         let curve = self.costs.as_ref().map(|costs| costs.curve(others + 5));
         // The seconds of a forward without candidates.
         let plain = curve.as_ref().map(|curve| curve[others]);
         let chain_only = curve.is_some_and(|curve| {
             curve[others + 4] - curve[others] > 4.0 * MAX_TREE_ROW * curve[others]
         });
-        let mut proposal = Proposal {
-            history,
-            max_candidates: candidates,
-            max_depth: self.options.max_depth.min(candidates),
-            top_k: self.options.top_k,
-            min_likelihood: 0.0,
-            features,
-        };
+        self.others = others;
+        self.candidates = self
+            .options
+            .max_candidates
+            .min(input.room.saturating_sub(1));
+        let root = *input.history.last().expect("a sequence has a token");
         self.proposed = TreeProposal::new(root);
         self.tree = TreeProposal::new(root);
-        self.active = None;
-        let mut best = 0.0;
+        (self.active, self.rate) = (None, 0.0);
         self.proposers.iter_mut().for_each(|s| s.in_round = false);
-        for (index, source) in self.proposers.iter_mut().enumerate() {
-            if candidates == 0 || (plain.is_some() && !source.benefit.asks()) {
+        let mut asked = None;
+        for index in 0..self.proposers.len() {
+            let source = &mut self.proposers[index];
+            if self.candidates == 0 || (plain.is_some() && !source.benefit.asks()) {
                 continue;
             }
             // A level whose best node is less likely than this costs more than the token it may give.
             let level = source.cost / source.depth.max(1.0);
-            proposal.min_likelihood = plain.map_or(0.0, |plain| (level / plain) as f32);
-            proposal.top_k = match chain_only && source.costs_time() {
-                true => 1,
-                false => self.options.top_k,
+            let proposal = Proposal {
+                history: input.history,
+                max_candidates: self.candidates,
+                max_depth: self.options.max_depth.min(self.candidates),
+                top_k: match chain_only && source.costs_time() {
+                    true => 1,
+                    false => self.options.top_k,
+                },
+                min_likelihood: plain.map_or(0.0, |plain| (level / plain) as f32),
+                features: input.features,
+            };
+            let Proposer::Ngram(ngram) = &mut source.proposer else {
+                asked = Some(proposal);
+                break;
             };
             let begun = Instant::now();
-            let mut tree = TreeProposal::new(root);
-            source.proposer.propose(&proposal, &mut tree)?;
-            source.in_round = true;
-            source.record_cost(begun.elapsed().as_secs_f64(), tree.max_depth());
-            let (likelihoods, (size, rate)) = match &self.costs {
-                None => {
-                    let likelihoods = tree.cumulative(tree.probabilities());
-                    (likelihoods, (candidates, 1.0))
-                }
-                Some(costs) => {
-                    let likelihoods = source.calibration.likelihoods(&tree);
-                    let spent = source.cost;
-                    let size = best_size(&likelihoods, costs, candidates, spent, others);
-                    (likelihoods, size)
-                }
-            };
-            let selected = tree.select(size, proposal.max_depth, &likelihoods);
-            let pays = selected.len() > 1 && rate > best;
-            if pays || self.active.is_none() {
-                self.active = Some(index);
-                self.proposed = tree;
-                self.tree = selected;
-                best = rate;
-            }
-            // A long repetition needs no second opinion.
-            let expected: f32 = likelihoods[1..].iter().sum();
-            if pays && expected > ENOUGH_TOKENS {
+            let tree = ngram.propose(&proposal);
+            if self.consider(index, tree, begun.elapsed()) {
                 break;
             }
         }
         self.propose_time = started.elapsed();
-        Ok(&self.tree)
+        asked
+    }
+
+    /// Takes the tree of a proposer, which took `time`, if it pays more than those before it. Returns whether no further
+    /// proposer needs to be asked.
+    fn consider(&mut self, index: usize, tree: TreeProposal, time: Duration) -> bool {
+        let candidates = self.candidates;
+        let source = &mut self.proposers[index];
+        source.in_round = true;
+        source.record_cost(time.as_secs_f64(), tree.max_depth());
+        let (likelihoods, (size, rate)) = match &self.costs {
+            None => {
+                let likelihoods = tree.cumulative(tree.probabilities());
+                (likelihoods, (candidates, 1.0))
+            }
+            Some(costs) => {
+                let likelihoods = source.calibration.likelihoods(&tree);
+                let spent = source.cost;
+                let size = best_size(&likelihoods, costs, candidates, spent, self.others);
+                (likelihoods, size)
+            }
+        };
+        let max_depth = self.options.max_depth.min(candidates);
+        let selected = tree.select(size, max_depth, &likelihoods);
+        let pays = selected.len() > 1 && rate > self.rate;
+        if pays || self.active.is_none() {
+            self.active = Some(index);
+            self.proposed = tree;
+            self.tree = selected;
+            self.rate = rate;
+        }
+        // A long repetition needs no second opinion.
+        let expected: f32 = likelihoods[1..].iter().sum();
+        pays && expected > ENOUGH_TOKENS
     }
 
     /// The tree that is verified in this round.

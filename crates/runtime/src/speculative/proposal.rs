@@ -1,9 +1,6 @@
-//! `Proposer`: what guesses the next tokens.
+//! `Proposal`: what a tree of candidates is proposed from.
 
-use super::tree_proposal::TreeProposal;
-use crate::RuntimeError;
-
-/// What a proposer works from.
+/// What a tree of candidates is proposed from.
 pub(crate) struct Proposal<'a> {
     /// All tokens of the sequence; the last one is the root of the tree.
     pub(crate) history: &'a [u32],
@@ -19,6 +16,13 @@ pub(crate) struct Proposal<'a> {
     pub(crate) features: Option<FeatureRows<'a>>,
 }
 
+impl Proposal<'_> {
+    /// The root of the tree.
+    pub(crate) fn root(&self) -> u32 {
+        *self.history.last().expect("a sequence has a token")
+    }
+}
+
 /// Features of consecutive tokens of a sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct FeatureRows<'a> {
@@ -28,27 +32,4 @@ pub(crate) struct FeatureRows<'a> {
     pub(crate) width: usize,
     /// The features of all of them.
     pub(crate) rows: &'a [f32],
-}
-
-/// Proposes trees of candidates for one sequence.
-pub(crate) trait Proposer: Send {
-    /// The name in reports.
-    fn name(&self) -> &'static str;
-
-    /// Adds candidates below the root of `tree`.
-    fn propose(
-        &mut self,
-        proposal: &Proposal<'_>,
-        tree: &mut TreeProposal,
-    ) -> Result<(), RuntimeError>;
-
-    /// The position of the first token whose features are still needed.
-    fn features_from(&self) -> usize {
-        usize::MAX
-    }
-
-    /// Whether proposals need the target's features.
-    fn needs_features(&self) -> bool {
-        false
-    }
 }
