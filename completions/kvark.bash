@@ -169,7 +169,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -287,6 +287,10 @@ _kvark() {
                     COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    return 0
+                    ;;
                 --device)
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
@@ -307,7 +311,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -443,6 +447,10 @@ _kvark() {
                     ;;
                 --run-mode)
                     COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
+                    return 0
+                    ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1439,7 +1447,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__run)
-            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1605,6 +1613,10 @@ _kvark() {
                     COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    return 0
+                    ;;
                 --device)
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
@@ -1729,7 +1741,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__score)
-            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --compare-precision --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1819,6 +1831,10 @@ _kvark() {
                     COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
                     return 0
                     ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    return 0
+                    ;;
                 --device)
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
@@ -1839,7 +1855,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1967,6 +1983,10 @@ _kvark() {
                     ;;
                 --run-mode)
                     COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
+                    return 0
+                    ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
                     return 0
                     ;;
                 --device)

@@ -11,6 +11,7 @@ use kv::{CacheConfig, KvBytes, KvError, KvLayout, StepPlan};
 use std::any::{Any, type_name};
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// The executor of a graph.
@@ -21,6 +22,46 @@ pub enum ExecutorKind {
     Compiled,
     /// Resolves and runs every node in every run: for debugging, and as a check of the compiled executor.
     Interpreted,
+}
+
+/// How exactly quantised weights are multiplied with activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Activations have fourteen bits.
+    #[default]
+    High,
+    /// Activations have eight bits with a scale for every 32 of them, and fifteen where they stand out of their row. Backends whose
+    /// other arithmetic is as fast use that.
+    Balanced,
+}
+
+impl Precision {
+    /// Every precision.
+    pub const ALL: [Precision; 2] = [Precision::High, Precision::Balanced];
+
+    /// The name used in flags and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::High => "high",
+            Precision::Balanced => "balanced",
+        }
+    }
+}
+
+/// No precision has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown precision {0:?}: must be high or balanced")]
+pub struct UnknownPrecision(String);
+
+impl FromStr for Precision {
+    type Err = UnknownPrecision;
+
+    fn from_str(text: &str) -> Result<Precision, UnknownPrecision> {
+        let found = Precision::ALL
+            .into_iter()
+            .find(|known| known.name() == text);
+        found.ok_or_else(|| UnknownPrecision(text.to_owned()))
+    }
 }
 
 /// Options for compiling a graph.
@@ -35,6 +76,8 @@ pub struct CompileOptions {
     /// Records all sizes of steps before the first one; a step whose size has no recording is then an error. For tests: other sizes
     /// are recorded when they come.
     pub record_all: bool,
+    /// How exactly quantised weights are multiplied.
+    pub precision: Precision,
     /// A folder for files of packed weights. The next process maps them instead of packing the weights again.
     pub packed_folder: Option<PathBuf>,
     /// Reports loading progress and can cancel it.

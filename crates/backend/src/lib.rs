@@ -18,7 +18,7 @@ mod runnable;
 
 pub use contract::{
     Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,
-    OutputCallback, ProgressCallback, TraceCallback, check_storage,
+    OutputCallback, Precision, ProgressCallback, TraceCallback, UnknownPrecision, check_storage,
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;

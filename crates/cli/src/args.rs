@@ -7,7 +7,7 @@ use crate::output;
 use crate::prompt::Conversations;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kvark::backend::{CompileOptions, ExecutorKind, RunMode};
+use kvark::backend::{CompileOptions, ExecutorKind, Precision, RunMode};
 use kvark::cache::KvStorage;
 use kvark::graph::PassSelection;
 use kvark::hub::ModelRef;
@@ -199,10 +199,22 @@ pub(crate) struct EngineArgs {
     /// takes all) [default: full]. Results do not depend on the mode
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = run_modes(), conflicts_with_all = ["executor", "interpret"])]
     pub(crate) run_mode: Option<ModeArg>,
+    /// How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where
+    /// they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost
+    #[arg(long, value_name = "NAME", default_value = "high", hide_possible_values = true, value_parser = precisions())]
+    pub(crate) precision: Precision,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) graph: GraphArgs,
+}
+
+/// The parser of precisions.
+fn precisions() -> NamedValue<Precision> {
+    NamedValue::new(Precision::ALL.map(Precision::name), |text| {
+        text.parse()
+            .map_err(|error: kvark::backend::UnknownPrecision| error.to_string())
+    })
 }
 
 /// Value of `--run-mode`.
@@ -286,6 +298,7 @@ impl GraphArgs {
             run_mode: None,
             packed_folder,
             record_all: false,
+            precision: Precision::default(),
             progress: Some(output::loading()),
         })
     }
@@ -372,6 +385,7 @@ impl EngineArgs {
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
             compile: CompileOptions {
                 run_mode,
+                precision: self.precision,
                 ..self
                     .graph
                     .compile(self.threads.as_ref().map(ThreadCounts::first), false)?

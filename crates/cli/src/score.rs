@@ -5,7 +5,8 @@ use crate::positional::ModelTextArgs;
 use crate::{interrupt, output, prompt};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use kvark::RuntimeErrorKind;
+use kvark::backend::Precision;
+use kvark::{Model, RuntimeErrorKind};
 use serde_json::json;
 use std::io::Write;
 
@@ -23,6 +24,7 @@ Examples:
   kvark score -p \"The capital of France is Paris.\"
   kvark score model.gguf -f prose.txt --json
   kvark score -f book.txt -c 2048 --stride 1024
+  kvark score -f prose.txt --compare-precision
   kvark score --token-ids 504,3575,282,4649,314 --json"
 )]
 pub(crate) struct Score {
@@ -34,6 +36,10 @@ pub(crate) struct Score {
     /// Score a text longer than the context in windows that begin N tokens apart; N is below the context's size
     #[arg(long, visible_alias = "ppl-stride", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stride: Option<u32>,
+    /// Score the text in both precisions and print the mean difference of the log-probabilities, and how many of the most likely
+    /// tokens differ
+    #[arg(long, conflicts_with_all = ["stride", "precision"])]
+    compare_precision: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -60,6 +66,9 @@ impl Score {
             (Some(ids), _) => ids,
             (None, text) => prompt::plain(&model, &text.unwrap_or_default())?,
         };
+        if self.compare_precision {
+            return compare_precision(self.engine, &model, &ids, self.json);
+        }
         let mut runner = self.engine.scorer(&model)?;
         let bar = output::progress("score", ids.len());
         let progress = |done| {
@@ -120,4 +129,54 @@ impl Score {
         }
         Ok(())
     }
+}
+
+/// Prints how far the scores of a text in balanced precision are from those in high precision.
+fn compare_precision(
+    mut engine: EngineArgs,
+    model: &Model,
+    ids: &[u32],
+    as_json: bool,
+) -> Result<()> {
+    let mut score = |precision: Precision| -> Result<kvark::generate::Score> {
+        engine.precision = precision;
+        let bar = output::progress(precision.name(), ids.len());
+        let score = engine.scorer(model)?.score(ids, |done| {
+            bar.set_position(done as u64);
+            !interrupt::requested()
+        });
+        bar.finish_and_clear();
+        if interrupt::requested() {
+            bail!("interrupted");
+        }
+        Ok(score?)
+    };
+    let (high, balanced) = (score(Precision::High)?, score(Precision::Balanced)?);
+    let pairs = high.logprob.iter().zip(&balanced.logprob);
+    let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
+    let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+    let largest = differences.iter().copied().fold(0.0, f64::max);
+    let likely = high.argmax.iter().zip(&balanced.argmax);
+    let others = likely.filter(|(a, b)| a != b).count();
+    let mut out = std::io::stdout();
+    if as_json {
+        let report = json!({
+            "tokens": ids.len(),
+            "mean_difference": mean,
+            "largest_difference": largest,
+            "other_most_likely_tokens": others,
+            "nll": {"high": high.nll(), "balanced": balanced.nll()},
+        });
+        writeln!(out, "{report}")?;
+    } else {
+        writeln!(
+            out,
+            "{} tokens: log-probabilities differ by {mean:.5} on average and {largest:.4} at most; the most likely token differs at \
+             {others}; nll {:.5} in high and {:.5} in balanced precision",
+            ids.len(),
+            high.nll(),
+            balanced.nll()
+        )?;
+    }
+    Ok(())
 }

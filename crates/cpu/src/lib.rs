@@ -108,7 +108,12 @@ impl Backend for Cpu {
         graph: &Graph,
         request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
-        let layouts = WeightLayouts::new(graph, self.isa, request.is_weight);
+        let layouts = WeightLayouts::new(
+            graph,
+            self.isa,
+            request.options.precision,
+            request.is_weight,
+        );
         let threads = request.options.threads.unwrap_or_else(Cpu::default_threads);
         let PlannedStep {
             calls,

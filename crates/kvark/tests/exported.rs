@@ -8,7 +8,7 @@
 mod common;
 
 use common::{named_by, outside_fixture};
-use kvark::backend::{CompileOptions, ExecutorKind, Isa};
+use kvark::backend::{CompileOptions, ExecutorKind, Isa, Precision};
 use kvark::cache::{
     CacheConfig, KvStorage, RingPolicy, make_decode_session, make_seq_session, make_tree_session,
 };
@@ -31,6 +31,7 @@ const COMPILES: [CompileOptions; 2] = [
         packed_folder: None,
         progress: None,
         record_all: false,
+        precision: Precision::High,
     },
     CompileOptions {
         threads: Some(1),
@@ -39,6 +40,7 @@ const COMPILES: [CompileOptions; 2] = [
         packed_folder: None,
         progress: None,
         record_all: false,
+        precision: Precision::High,
     },
 ];
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::named_by;
-use kvark::backend::{CompileOptions, Isa, RunMode};
+use kvark::backend::{CompileOptions, Isa, Precision, RunMode};
 use kvark::cache::{CacheConfig, KvStorage, Role, Step, StepToken, make_tree_session};
 use kvark::generate::BatchToken;
 use kvark::inference::{LogitsMode, ModuleOptions, StepOptions, StepOutputs};
@@ -210,18 +210,22 @@ fn every_mode_gives_the_same_bits_on_every_tier() {
 fn a_prompt_has_the_same_bits_in_any_chunks_and_mode() {
     for model in models() {
         let ids: Vec<u32> = (0..50).map(|i| id(&model, 1, i)).collect();
-        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options(1)).unwrap();
-        let mut expect = None;
-        for mode in RunMode::ALL {
-            runner.set_run_mode(mode).unwrap();
-            for chunk in [50, 23, 7] {
-                runner.rewind(0).unwrap();
-                for ids in ids.chunks(chunk) {
-                    runner.feed(ids, |_| true).unwrap();
+        for precision in Precision::ALL {
+            let mut options = runner_options(1);
+            options.compile.precision = precision;
+            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &options).unwrap();
+            let mut expect = None;
+            for mode in RunMode::ALL {
+                runner.set_run_mode(mode).unwrap();
+                for chunk in [50, 23, 7, 3, 1] {
+                    runner.rewind(0).unwrap();
+                    for ids in ids.chunks(chunk) {
+                        runner.feed(ids, |_| true).unwrap();
+                    }
+                    let found = bits(runner.logits());
+                    let expect = expect.get_or_insert_with(|| found.clone());
+                    assert!(found == *expect, "{precision:?}, {mode}, chunks of {chunk}");
                 }
-                let found = bits(runner.logits());
-                let expect = expect.get_or_insert_with(|| found.clone());
-                assert!(found == *expect, "{mode}, chunks of {chunk}");
             }
         }
     }

@@ -36,12 +36,12 @@ impl Model {
     ///
     /// context: the largest number of tokens of a sequence; threads: of the CPU, one for each core by default; cache_type_k and
     /// cache_type_v: how keys and values are stored; device: "cpu" or "cuda"; memory_limit: in bytes; slots: requests that run at
-    /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; draft: a smaller model or an
+    /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; precision: "high" (the default) or "balanced"; draft: a smaller model or an
     /// Eagle3 head for speculation; progress: called with the stage, the bytes done and the bytes in all of a download.
     #[new]
     #[pyo3(signature = (
         path_or_name=None, *, context=None, threads=None, cache_type_k="f16", cache_type_v="f16", device="cpu",
-        memory_limit=None, slots=8, run_mode=None, draft=None, progress=None
+        memory_limit=None, slots=8, run_mode=None, precision=None, draft=None, progress=None
     ))]
     #[allow(
         clippy::too_many_arguments,
@@ -58,11 +58,12 @@ impl Model {
         memory_limit: Option<u64>,
         slots: usize,
         run_mode: Option<&str>,
+        precision: Option<&str>,
         draft: Option<PathBuf>,
         progress: Option<Py<PyAny>>,
     ) -> Result<Model> {
         let storage = [cache_type_k, cache_type_v];
-        let runner = options::runner(context, threads, storage, memory_limit, run_mode)?;
+        let runner = options::runner(context, threads, storage, memory_limit, run_mode, precision)?;
         let name = path_or_name.map(|name| name.to_string_lossy().into_owned());
         let path = download::path_of(py, name.as_deref(), progress)?;
         let loaded = py.detach(|| {

@@ -1,7 +1,7 @@
 //! Options of models and generations, from keyword arguments.
 
 use crate::error::{Error, Result};
-use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind, RunMode};
+use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind, Precision, RunMode};
 use kvark::cache::KvStorage;
 use kvark::generate::{GenerateOptions, OptionValue, SAMPLING_OPTIONS, SamplerOptions};
 use kvark::grammar::GrammarSource;
@@ -69,13 +69,16 @@ pub(crate) fn runner(
     [cache_type_k, cache_type_v]: [&str; 2],
     memory_limit: Option<u64>,
     run_mode: Option<&str>,
+    precision: Option<&str>,
 ) -> Result<RunnerOptions> {
     if context == Some(0) {
         return Err(Error::argument("context must be at least 1"));
     }
     let run_mode = run_mode.map(str::parse::<RunMode>).transpose();
+    let precision = precision.map(str::parse::<Precision>).transpose();
     let compile = CompileOptions {
         run_mode: run_mode.map_err(Error::argument)?,
+        precision: precision.map_err(Error::argument)?.unwrap_or_default(),
         ..compile(threads, None)?
     };
     Ok(RunnerOptions {

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use serde_json::Value;
+use std::path::Path;
 
 fn numbers(value: &Value) -> Vec<f64> {
     let list = value.as_array().unwrap().iter();
@@ -63,4 +64,27 @@ fn windows_score_each_token_once_as_alone() {
     let says = "the stride is 16, must be at least 1 and below the context of 16";
     assert!(error.contains(says), "{error}");
     assert_eq!(score(&ids, &["--stride", "0"]).code, Some(2));
+}
+
+#[test]
+fn precisions_are_compared_and_close() {
+    let folder = Folder::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../import/tests/fixtures/decoder/llama_mixed.gguf");
+    let (model, ids) = (
+        model.to_str().unwrap(),
+        list(&(0..40).collect::<Vec<u32>>()),
+    );
+    let run = |more: &[&str]| {
+        let args = ["score", model, "--json", "--token-ids", &ids];
+        folder.run(&[&args[..], more].concat())
+    };
+    let found = run(&["--compare-precision"]).json();
+    let mean = found["mean_difference"].as_f64().unwrap();
+    assert!(mean < 0.1, "{found}");
+    let nll = |precision| run(&["--precision", precision]).json()["nll"].clone();
+    assert_eq!(found["nll"]["high"], nll("high"));
+    assert_eq!(found["nll"]["balanced"], nll("balanced"));
+    let error = run(&["--precision", "low"]).error();
+    assert!(error.contains("must be high or balanced"), "{error}");
 }

@@ -41,7 +41,7 @@ impl Constants {
             })
         };
         let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
-        let layouts = WeightLayouts::new(graph, ctx.isa, &is_weight);
+        let layouts = WeightLayouts::new(graph, ctx.isa, options.precision, &is_weight);
         let source = |(id, format): (TensorId, &WeightLayout)| {
             let WeightLayout::QuantisedPanels { format, n, k } = *format else {
                 return None;

@@ -318,7 +318,17 @@ impl<'a> Sizes<'a> {
         let (m, weight) = (rows, self.input_type(1));
         let activation = op.activation;
         match PackedFormat::of(weight) {
-            Some(format) => Call::QuantisedLinear(QuantisedLinear { m, n, k, format }, activation),
+            Some(format) => {
+                let precision = layouts.precision();
+                let linear = QuantisedLinear {
+                    m,
+                    n,
+                    k,
+                    format,
+                    precision,
+                };
+                Call::QuantisedLinear(linear, activation)
+            }
             None => Call::HalfLinear(HalfLinear { m, n, k, weight }, activation),
         }
     }

@@ -5,6 +5,7 @@ use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
 use crate::kernels::matmul::f32::pack::PanelPacking;
 use crate::kernels::matmul::quantised::format::PackedFormat;
+use backend::Precision;
 use base::DType;
 use graph::ops::Op;
 use graph::{Graph, Node, TensorId};
@@ -39,6 +40,7 @@ impl WeightLayout {
 pub(crate) struct WeightLayouts {
     layouts: BTreeMap<TensorId, WeightLayout>,
     tiled: bool,
+    precision: Precision,
 }
 
 impl WeightLayouts {
@@ -46,6 +48,7 @@ impl WeightLayouts {
     pub(crate) fn new(
         graph: &Graph,
         isa: Isa,
+        precision: Precision,
         is_weight: &dyn Fn(TensorId) -> bool,
     ) -> WeightLayouts {
         let format = |node: &Node| {
@@ -67,8 +70,18 @@ impl WeightLayouts {
         let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
         WeightLayouts {
             layouts: graph.nodes().iter().filter_map(format).collect(),
+            precision: match isa.has_tiles() {
+                // Tiles would have to convert the sums of every block, which takes longer than their products.
+                true => Precision::High,
+                false => precision,
+            },
             tiled: isa.has_tiles() && !graph.nodes().iter().any(cached),
         }
+    }
+
+    /// The precision of quantised products.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Whether f32 products may run on matrix tiles.

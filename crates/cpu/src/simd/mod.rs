@@ -4,11 +4,14 @@
 //! operations everywhere; tiers differ only in whether a multiply-add is rounded once or twice.
 
 pub(crate) mod amx;
+mod block_scaled_dot;
 mod byte_lines;
 mod generic;
 mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_block_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86_byte_lines;
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +21,7 @@ mod x86_row_scaled_expand;
 #[cfg(target_arch = "x86_64")]
 mod x86_row_scaled_line;
 
+pub(crate) use block_scaled_dot::BlockScaledDot;
 pub(crate) use byte_lines::ByteLines;
 pub(crate) use generic::Generic;
 pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};

@@ -7,13 +7,13 @@
 //!
 //! A weight with a byte quant is `quant · factor / 128`, rounded to a two-byte integer before it is multiplied.
 
-use super::{ByteLines, Generic, LANES};
+use super::{BlockScaledDot, Generic, LANES};
 
 /// The largest magnitude of a row-scaled activation: its high byte is at most 63.
 pub(crate) const MAX_ROW_SCALED: f32 = 8127.0;
 
 /// A tier's dot products for row-scaled weights.
-pub(crate) trait RowScaledDot: ByteLines {
+pub(crate) trait RowScaledDot: BlockScaledDot {
     /// The sums of a group, for high and for low bytes.
     type Planes: Copy;
     /// The sums of groups times their scales plus mins, for high and for low bytes.

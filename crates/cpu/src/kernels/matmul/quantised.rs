@@ -5,6 +5,7 @@
 //! row's result never depends on its neighbours.
 
 mod activations;
+mod block_scaled;
 mod byte_quants;
 mod factors;
 pub(crate) mod format;
@@ -28,8 +29,11 @@ pub(crate) mod weight_source;
 
 use super::epilogue::{ApplyGate, OutputTile};
 use super::{Gate, LinearOperands, Prologue};
+use crate::isa::Isa;
 use crate::kernels::{Context, SendPtr, for_row_ranges};
 use activations::RowScaledActivations;
+use backend::Precision;
+use block_scaled::BlockScaledActivations;
 use format::PANEL;
 use partition::PanelPartition;
 pub(crate) use partition::prefetch_spans;
@@ -49,6 +53,10 @@ impl QuantisedLinear {
 
     /// Bytes of the quantised activations, and of one thread's expanded panels.
     fn scratch_parts(&self) -> (usize, usize) {
+        if self.precision == Precision::Balanced {
+            let activations = BlockScaledActivations::bytes(self);
+            return (activations, block_scaled::thread_scratch(self));
+        }
         #[cfg(target_arch = "x86_64")]
         let expanded = if multiply::expands_panels(self.m) {
             tiles::scratch_bytes(self)
@@ -80,7 +88,8 @@ impl QuantisedLinear {
     }
 
     fn tiled(&self, ctx: &Context<'_>) -> bool {
-        ctx.isa.has_tiles() && multiply::suits_tiles(self.m)
+        let suits_tiles = self.precision == Precision::High && multiply::suits_tiles(self.m);
+        suits_tiles && ctx.isa.has_tiles()
     }
 }
 
@@ -107,7 +116,7 @@ pub(crate) unsafe fn run_fused(
     let last = parts[parts.len() - 1].1;
     let scratch: *mut u8 = last.scratch.cast();
     let (activations_bytes, expanded_bytes) = linear.scratch_parts();
-    let activations = RowScaledActivations::in_scratch(scratch, linear, linear.tiled(ctx));
+    let activations = Activations::in_scratch(scratch, linear, linear.tiled(ctx));
     let x = SendPtr(operands.x.cast_mut());
     // Quantising an element costs about twice as much as an element of other row kernels; the doubled width lowers the
     // serial threshold accordingly.
@@ -142,11 +151,46 @@ pub(crate) unsafe fn run_fused(
     }
 }
 
+/// The quantised rows of a step, as the precision wants them.
+#[derive(Clone, Copy)]
+enum Activations {
+    RowScaled(RowScaledActivations),
+    BlockScaled(BlockScaledActivations),
+}
+
+impl Activations {
+    /// The activations laid out in `scratch`, whose address is a multiple of 64.
+    fn in_scratch(scratch: *mut u8, linear: &QuantisedLinear, tiled: bool) -> Activations {
+        match linear.precision {
+            Precision::High => {
+                Activations::RowScaled(RowScaledActivations::in_scratch(scratch, linear, tiled))
+            }
+            Precision::Balanced => {
+                Activations::BlockScaled(BlockScaledActivations::in_scratch(scratch, linear))
+            }
+        }
+    }
+
+    /// Quantises a row.
+    ///
+    /// # Safety
+    /// `k` activations must be readable at `x`, and the row be laid out.
+    unsafe fn quantise(self, isa: Isa, x: *const f32, row: usize) {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            match self {
+                Activations::RowScaled(activations) => activations.quantise(isa, x, row),
+                Activations::BlockScaled(activations) => activations.quantise(isa, x, row),
+            }
+        }
+    }
+}
+
 /// Fused products whose rows have been quantised.
 struct FusedProducts<'a> {
     ctx: &'a Context<'a>,
     parts: &'a [(QuantisedLinear, LinearOperands)],
-    activations: RowScaledActivations,
+    activations: Activations,
     /// Scratch of every thread for its expanded panels.
     expanded: SendPtr<u8>,
     expanded_bytes: usize,
@@ -270,24 +314,30 @@ impl FusedProducts<'_> {
     /// As for [`run_fused`], within the panels; if they are expanded, the thread's scratch must hold them.
     unsafe fn task(&self, part: usize, panels: Range<usize>, thread: usize, output: OutputTile) {
         let (linear, operands) = &self.parts[part];
-        let task = PanelTask {
-            linear: *linear,
-            operands,
-            activations: self.activations,
-            panels,
-            output,
-            prefetch_plan: self.ctx.threads.prefetch_plan(thread),
-            // SAFETY: the scratch holds expanded panels for every thread.
-            expanded: unsafe { self.expanded.at(thread * self.expanded_bytes) },
-        };
+        macro_rules! task {
+            ($activations:expr) => {
+                PanelTask {
+                    linear: *linear,
+                    operands,
+                    activations: $activations,
+                    panels,
+                    output,
+                    prefetch_plan: self.ctx.threads.prefetch_plan(thread),
+                    // The scratch has a part for every thread.
+                    expanded: self.expanded.at(thread * self.expanded_bytes),
+                }
+            };
+        }
         // SAFETY: as the caller guarantees.
         unsafe {
-            #[cfg(target_arch = "x86_64")]
-            if self.tiled() {
-                multiply::multiply_tiles(task, self.ctx.isa);
-                return;
+            match self.activations {
+                Activations::BlockScaled(x) => block_scaled::multiply(task!(x), self.ctx.isa),
+                #[cfg(target_arch = "x86_64")]
+                Activations::RowScaled(x) if self.tiled() => {
+                    multiply::multiply_tiles(task!(x), self.ctx.isa);
+                }
+                Activations::RowScaled(x) => multiply::multiply_vectors(task!(x), self.ctx.isa),
             }
-            multiply::multiply_vectors(task, self.ctx.isa);
         }
     }
 }

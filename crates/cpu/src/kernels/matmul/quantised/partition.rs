@@ -130,6 +130,7 @@ pub(crate) fn prefetch_spans(
 mod tests {
     use super::super::format::PackedFormat;
     use super::*;
+    use backend::Precision;
     use base::DType;
 
     fn linear(n: usize) -> QuantisedLinear {
@@ -139,6 +140,7 @@ mod tests {
             n,
             k: 64,
             format,
+            precision: Precision::High,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::kernels::matmul::LinearOperands;
 use crate::kernels::matmul::epilogue::OutputTile;
 use crate::prefetch::PrefetchPlan;
 use crate::simd::Simd;
+use backend::Precision;
 use std::ops::Range;
 
 /// `out [m, n] = x [m, k] · weightᵀ [n, k] (+ bias [n])` with a packed weight.
@@ -15,13 +16,14 @@ pub(crate) struct QuantisedLinear {
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) format: PackedFormat,
+    pub(crate) precision: Precision,
 }
 
 /// Panels of one product that one thread multiplies.
-pub(super) struct PanelTask<'a> {
+pub(super) struct PanelTask<'a, A = RowScaledActivations> {
     pub(super) linear: QuantisedLinear,
     pub(super) operands: &'a LinearOperands,
-    pub(super) activations: RowScaledActivations,
+    pub(super) activations: A,
     pub(super) panels: Range<usize>,
     pub(super) output: OutputTile,
     /// The memory that this thread prefetches.
@@ -30,7 +32,7 @@ pub(super) struct PanelTask<'a> {
     pub(super) expanded: *mut u8,
 }
 
-impl PanelTask<'_> {
+impl<A> PanelTask<'_, A> {
     /// The address where a panel of a row of the product is stored.
     ///
     /// # Safety
@@ -48,9 +50,9 @@ impl PanelTask<'_> {
 /// # Safety
 /// The panel must be one of the task's, the row one of the product's.
 #[inline(always)]
-pub(super) unsafe fn write<S: Simd>(
+pub(super) unsafe fn write<S: Simd, A>(
     s: S,
-    task: &PanelTask<'_>,
+    task: &PanelTask<'_, A>,
     row: usize,
     panel: usize,
     mut values: S::V,

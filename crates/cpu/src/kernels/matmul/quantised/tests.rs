@@ -13,7 +13,7 @@ use crate::kernels::loop_nest::LoopNest;
 use crate::kernels::normalise::norm::Norm;
 use crate::simd::MAX_ROW_SCALED;
 use crate::thread_pool::ThreadPool;
-use backend::CompileOptions;
+use backend::{CompileOptions, Precision};
 use base::{Bytes, DType, quant};
 use conformance::TestRng;
 use graph::ops::{Activation, BinaryFunction};
@@ -95,8 +95,6 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
             if !k.is_multiple_of(dtype.block_len()) {
                 continue;
             }
-            // The inputs that share an activation scale, and the largest quantised magnitude.
-            let (shared, largest) = (k, MAX_ROW_SCALED);
             let source = noise.weights(dtype, n * k);
             let mut weights = vec![0.0; n * k];
             quant::dequantise(dtype, &source, &mut weights).unwrap();
@@ -110,9 +108,25 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
             x[BLOCK + 3] = 900.0;
             x[2 * BLOCK..3 * BLOCK].iter_mut().for_each(|x| *x *= 1e-20);
             let bias: Vec<f32> = (0..n).map(|_| noise.unit()).collect();
-            let mut vector_bits: Option<Vec<f32>> = None;
-            for isa in Isa::available() {
-                let linear = |m| QuantisedLinear { m, n, k, format };
+            let tiers = Precision::ALL.into_iter().flat_map(|precision| {
+                Isa::available()
+                    .into_iter()
+                    .map(move |isa| (precision, isa))
+            });
+            let mut vector_bits: [Option<Vec<f32>>; 2] = [None, None];
+            for (precision, isa) in tiers {
+                // The inputs that share an activation scale, and the largest quantised magnitude.
+                let (shared, largest) = match precision {
+                    Precision::High => (k, MAX_ROW_SCALED),
+                    Precision::Balanced => (BLOCK, 127.0),
+                };
+                let linear = |m| QuantisedLinear {
+                    m,
+                    n,
+                    k,
+                    format,
+                    precision,
+                };
                 let all = product(isa, &threads, &weight, linear(most), &x, &bias);
                 for (row, out) in all.chunks(n).enumerate() {
                     let x = &x[row * k..][..k];
@@ -151,7 +165,7 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                         let error = (f64::from(*found) - f64::from(bias[column]) - expect).abs();
                         assert!(
                             error <= f64::from(steps) + 1e-6,
-                            "{isa} {dtype} [{row}, {column}]: {found} is {error:e} off, {steps:e} allowed"
+                            "{isa} {precision:?} {dtype} [{row}, {column}]: {found} is {error:e} off, {steps:e} allowed"
                         );
                     }
                 }
@@ -160,14 +174,14 @@ fn every_format_and_tier_is_close_to_exact_and_rows_do_not_depend_on_each_other(
                     assert_eq!(
                         few,
                         all[..m * n],
-                        "{isa} {dtype}: {m} rows differ from the same among {most}"
+                        "{isa} {precision:?} {dtype}: {m} rows differ from the same among {most}"
                     );
                 }
                 if isa != Isa::GENERIC {
-                    let first = vector_bits.get_or_insert_with(|| all.clone());
+                    let first = vector_bits[precision as usize].get_or_insert_with(|| all.clone());
                     assert_eq!(
                         &all, first,
-                        "{isa} {dtype} differs from the first vector tier"
+                        "{isa} {precision:?} {dtype} differs from the first vector tier"
                     );
                 }
             }
@@ -217,11 +231,20 @@ fn fused_products_are_bit_identical_to_separate_calls() {
             let weights = weights
                 .each_ref()
                 .map(|rows| pack((dtype, rows), n, k, &threads));
-            for (isa, m) in Isa::available()
+            let sizes = [1, 3, 20, 37]
                 .into_iter()
-                .flat_map(|isa| [1, 3, 20, 37].map(|m| (isa, m)))
+                .flat_map(|m| Precision::ALL.map(|precision| (m, precision)));
+            for (isa, (m, precision)) in Isa::available()
+                .into_iter()
+                .flat_map(|isa| sizes.clone().map(move |size| (isa, size)))
             {
-                let linear = QuantisedLinear { m, n, k, format };
+                let linear = QuantisedLinear {
+                    m,
+                    n,
+                    k,
+                    format,
+                    precision,
+                };
                 let x: Vec<f32> = (0..m * k).map(|_| noise.unit() * 3.0).collect();
                 let other: Vec<f32> = (0..m * n).map(|_| noise.unit()).collect();
                 let [gate, up] = weights
