@@ -85,6 +85,8 @@ fn precisions_are_compared_and_close() {
     let nll = |precision| run(&["--precision", precision]).json()["nll"].clone();
     assert_eq!(found["nll"]["high"], nll("high"));
     assert_eq!(found["nll"]["balanced"], nll("balanced"));
-    let error = run(&["--precision", "low"]).error();
-    assert!(error.contains("must be high or balanced"), "{error}");
+    let refused = run(&["--precision", "low"]);
+    assert_eq!(refused.code, Some(2));
+    let says = "must be high or balanced";
+    assert!(refused.stderr.contains(says), "{}", refused.stderr);
 }
