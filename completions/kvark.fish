@@ -104,7 +104,7 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost' -r -f -a "high\t''
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
 balanced\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
@@ -193,7 +193,7 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost' -r -f -a "high\t''
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
 balanced\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
@@ -274,7 +274,7 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost' -r -f -a "high\t''
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
 balanced\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
@@ -325,7 +325,7 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost' -r -f -a "high\t''
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
 balanced\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
@@ -398,7 +398,7 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost' -r -f -a "high\t''
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
 balanced\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"

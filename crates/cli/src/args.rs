@@ -200,7 +200,7 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = run_modes(), conflicts_with_all = ["executor", "interpret"])]
     pub(crate) run_mode: Option<ModeArg>,
     /// How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where
-    /// they stand out. balanced is faster on CPUs without matrix tiles; kvark score --compare-precision shows its cost
+    /// they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost
     #[arg(long, value_name = "NAME", default_value = "high", hide_possible_values = true, value_parser = precisions())]
     pub(crate) precision: Precision,
     #[command(flatten)]
