@@ -13,8 +13,8 @@ use kv::KvBytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What a backend supplies of an executable: it records a graph's work and replays it. What a recording is (a tape on the CPU, a
-/// captured graph on a GPU) is the backend's own business.
+/// A backend records the work of a graph and replays it; `ReplayWrapper` does the rest. The backend defines its recording (a tape on the CPU, a
+/// captured graph on a GPU).
 pub trait Replay: Send {
     /// The recorded work of a graph for inputs of certain shapes.
     type Recording: Send;
@@ -169,7 +169,7 @@ impl<R: Replay> ReplayWrapper<R> {
         }
         let make = || recorder.record(shapes, mode);
         let (recording, is_new) = self.by_shape.get_or_make(shapes, make)?;
-        // One that comes again will come often.
+        // A shape that comes a second time is expected again.
         if !is_new && mode != RunMode::None {
             recorder.capture(recording)?;
         }
