@@ -288,7 +288,7 @@ _kvark() {
                     return 0
                     ;;
                 --precision)
-                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -450,7 +450,7 @@ _kvark() {
                     return 0
                     ;;
                 --precision)
-                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1614,7 +1614,7 @@ _kvark() {
                     return 0
                     ;;
                 --precision)
-                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1832,7 +1832,7 @@ _kvark() {
                     return 0
                     ;;
                 --precision)
-                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
                     return 0
                     ;;
                 --device)
@@ -1986,7 +1986,7 @@ _kvark() {
                     return 0
                     ;;
                 --precision)
-                    COMPREPLY=($(compgen -W "high balanced" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
                     return 0
                     ;;
                 --device)

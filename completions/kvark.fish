@@ -104,8 +104,9 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
-balanced\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -193,8 +194,9 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
-balanced\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -274,8 +276,9 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
-balanced\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
@@ -325,14 +328,15 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
-balanced\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l compare-precision -d 'Score the text in both precisions and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l compare-precision -d 'Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same as --executor interpreted'
@@ -398,8 +402,9 @@ full\t''
 full_decode_only\t''
 full_and_piecewise\t''
 all\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost' -r -f -a "high\t''
-balanced\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''

@@ -7,6 +7,7 @@ import numpy as np
 
 SHAPES = {
     "smollm2": dict(layers=30, width=576, ffn=1536, heads=9, kv_heads=3, vocab=49152, embedding="q8_0"),
+    "1b": dict(layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, embedding="q6_k"),
     "8b": dict(layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256),
     "tiny": dict(layers=2, width=256, ffn=512, heads=4, kv_heads=2, vocab=512),
 }
@@ -91,7 +92,7 @@ def main():
         "general.architecture": "llama",
         "general.name": f"random weights of the shape {arguments.shape}",
         "llama.block_count": s["layers"],
-        "llama.context_length": 8192,
+        "llama.context_length": 32768,
         "llama.embedding_length": s["width"],
         "llama.feed_forward_length": s["ffn"],
         "llama.attention.head_count": s["heads"],
@@ -100,6 +101,7 @@ def main():
         "llama.rope.freq_base": 500000.0,
         "llama.rope.dimension_count": s["width"] // s["heads"],
         "llama.vocab_size": s["vocab"],
+        "tokenizer.ggml.model": "none",
     }
     head = struct.pack("<IIQQ", 0x46554747, 3, len(tensors), len(facts))
     head += b"".join(entry(key, value) for key, value in facts.items())

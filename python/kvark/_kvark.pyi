@@ -260,7 +260,7 @@ class Model:
         memory_limit: int | None = None,
         slots: int = 8,
         run_mode: Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"] | None = None,
-        precision: Literal["high", "balanced"] | None = None,
+        precision: Literal["high", "balanced", "fast"] | None = None,
         draft: str | PathLike[str] | None = None,
         progress: Callable[[str, int, int], object] | None = None,
     ) -> Self: ...

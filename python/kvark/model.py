@@ -23,7 +23,7 @@ class Model(_kvark.Model):
     memory_limit: in bytes; the free memory of the machine without it
     slots: requests that run at once
     run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"
-    precision: "high" or "balanced": how exactly quantised weights are multiplied
+    precision: "high", "balanced" or "fast": how exactly quantised weights are multiplied
     draft: a smaller model or an Eagle3 head, for `speculation`
     progress: called with the stage, the bytes done and all bytes of a download
     """

@@ -1,32 +1,32 @@
-"""Measures OpenVINO GenAI on request: one JSON object a line on stdin, one a line on stdout.
+"""Measures OpenVINO GenAI on request. `driver.py` has the protocol.
 
-{"model": PATH, "context": N, "cache": "f16" | ...}              answers with versions, or with why the model cannot run
-{"kind": "pp" | "tg", "n": N, "depth": D, "threads": T}          answers with tokens per second
-
-It reads GGUF files itself. Equal prompts would hit its prefix cache, so every prompt is made of fresh random tokens. A
-request runs once uncounted and once counted.
+It reads GGUF files itself. Equal prompts would hit its prefix cache, so every prompt is made of fresh random tokens.
 """
 
-import json
 import random
-import sys
 import time
+
+import driver
 
 import numpy
 import openvino
 import openvino_genai
 
 
-def answer(**fields):
-    print(json.dumps(fields), flush=True)
-
-
 class Peer:
-    def __init__(self, model):
-        self.model = model
+    keeps_depth = False
+    build = "this CPU"
+    weights = "its own packing"
+
+    def __init__(self, load):
+        if load["cache"] != "f16":
+            raise RuntimeError("it stores keys and values as it likes")
+        self.model = load["model"]
+        self.version = f"openvino-genai {openvino_genai.get_version()}"
         self.threads = None
         self.pipeline = None
         self.random = random.Random(1)
+        self.load(1)
 
     def load(self, threads):
         """The number of threads is an option of the pipeline."""
@@ -48,33 +48,13 @@ class Peer:
             return total, None
         return total, result.perf_metrics.get_tpot().mean / 1e3
 
-    def tokens_per_second(self, kind, n, depth):
+    def speed(self, kind, n, depth, threads):
+        self.load(threads)
         if kind == "pp":
+            if depth > 0:
+                raise RuntimeError("it has no prompt behind a context")
             return n / self.run(n, 1)[0]
         return 1 / self.run(max(depth, 1), n + 1)[1]
 
 
-def main():
-    load = json.loads(sys.stdin.readline())
-    peer = Peer(load["model"])
-    version = f"openvino-genai {openvino_genai.get_version()}"
-    try:
-        peer.load(1)
-    except RuntimeError as error:
-        answer(version=version, system_info="", weights="", unsupported=str(error).strip().splitlines()[-1])
-        return
-    answer(version=version, system_info="this CPU", weights="its own packing")
-    rested = time.process_time()
-    for line in sys.stdin:
-        idle = time.process_time() - rested
-        ask = json.loads(line)
-        peer.load(ask["threads"])
-        for _ in range(2):
-            speed = peer.tokens_per_second(ask["kind"], ask["n"], ask["depth"])
-        # Let the workers' spinning after the last parallel section run out before the other side's turn.
-        time.sleep(0.1)
-        answer(tokens_per_second=speed, idle_cpu_seconds=idle)
-        rested = time.process_time()
-
-
-main()
+driver.run(Peer)

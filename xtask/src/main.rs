@@ -26,8 +26,7 @@ use std::process::ExitCode;
 /// kvark's own tasks.
 ///
 /// They run from anywhere in the tree and make what they need under target/. Environment: KVARK_TEST_MODEL names the
-/// model of the tests and comparisons, KVARK_PEERS_VENV a Python virtual environment that already has the peers, and
-/// KVARK_PEERS_VENV_AVX2 one whose llama.cpp was built for AVX2 only.
+/// model of the tests and comparisons, and KVARK_PEERS_VENV a Python virtual environment that already has the peers.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {

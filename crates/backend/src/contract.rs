@@ -4,10 +4,10 @@ use crate::{
     BackendError, BackendErrorKind, Dispatch, Dispatcher, NodeProfile, RunMode, StepOptions,
     StepOutputs,
 };
-use base::MemoryBound;
+use base::{MemoryBound, named_enum};
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Data, Graph, TensorId, Value, ValueRef};
-use kv::{CacheConfig, KvBytes, KvError, KvLayout, StepPlan};
+use graph::{Bindings, Graph, TensorId, Value, ValueRef};
+use kv::{CacheConfig, KvBytes, KvError, KvLayout, Step, StepPlan};
 use std::any::{Any, type_name};
 use std::fmt;
 use std::path::PathBuf;
@@ -24,43 +24,49 @@ pub enum ExecutorKind {
     Interpreted,
 }
 
-/// How exactly quantised weights are multiplied with activations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// Activations have fourteen bits.
-    #[default]
-    High,
-    /// Activations have eight bits with a scale for every 32 of them, and fifteen where they stand out of their row. Backends whose
-    /// other arithmetic is as fast use that.
-    Balanced,
-}
-
-impl Precision {
-    /// Every precision.
-    pub const ALL: [Precision; 2] = [Precision::High, Precision::Balanced];
-
-    /// The name used in flags and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Precision::High => "high",
-            Precision::Balanced => "balanced",
-        }
+named_enum! {
+    /// How exactly quantised weights are multiplied with activations.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Precision {
+        /// Activations have fourteen bits.
+        #[default]
+        High = "high",
+        /// Activations have eight bits with a scale for every 32 of them, and fifteen where they stand out of their row. Backends whose
+        /// other arithmetic is as fast use that.
+        Balanced = "balanced",
+        /// As balanced; on matrix tiles as high, except that steps of more than 32 rows are multiplied in bf16. There a row's bits
+        /// depend on whether its step is that large.
+        Fast = "fast",
     }
 }
 
 /// No precision has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown precision {0:?}: must be high or balanced")]
+#[error("unknown precision {0:?}: must be high, balanced or fast")]
 pub struct UnknownPrecision(String);
 
 impl FromStr for Precision {
     type Err = UnknownPrecision;
 
     fn from_str(text: &str) -> Result<Precision, UnknownPrecision> {
-        let found = Precision::ALL
-            .into_iter()
-            .find(|known| known.name() == text);
-        found.ok_or_else(|| UnknownPrecision(text.to_owned()))
+        Precision::from_name(text).ok_or_else(|| UnknownPrecision(text.to_owned()))
+    }
+}
+
+/// The inputs of a step: the ids of its tokens, their positions, and the rows whose outputs are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct StepInputs(pub [Vec<i32>; 3]);
+
+impl StepInputs {
+    /// Takes those of a step; their memory is reused.
+    pub fn set(&mut self, step: &Step) {
+        let StepInputs([tokens, positions, rows]) = self;
+        tokens.clear();
+        tokens.extend(step.tokens().iter().map(|token| token.id as i32));
+        positions.clear();
+        positions.extend(step.tokens().iter().map(|token| token.position));
+        rows.clear();
+        rows.extend(step.rows().iter().map(|row| *row as i32));
     }
 }
 
@@ -150,6 +156,7 @@ pub trait Backend: Send + Sync {
         Ok(Footprint {
             arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
             packed: vec![],
+            mapped: vec![],
             kv: request.kv_layout(),
         })
     }
@@ -196,8 +203,10 @@ impl FootprintRequest<'_> {
 pub struct Footprint {
     /// The offsets of all intermediates and workspaces in the arena.
     pub arena: MemoryPlan,
-    /// The packed weights, with their bytes. The unpacked weights stay mapped and are not counted.
+    /// The packed weights, with their bytes.
     pub packed: Vec<(TensorId, usize)>,
+    /// Bytes of weights that stay resident where their file is mapped. All of a weight's bytes, if it is not listed.
+    pub mapped: Vec<(TensorId, usize)>,
     /// The layout of the full cache.
     pub kv: KvLayout,
 }
@@ -288,33 +297,18 @@ pub trait Executable: Send {
     ) -> Result<(), BackendError> {
         let _ = dispatch;
         let step = cache.plan.step();
-        let rows = step.wanted_rows();
-        let ints = |numbers: Vec<i32>| Value::i32([numbers.len()], numbers);
-        let tokens = step.tokens();
-        let inputs = [
-            ints(tokens.iter().map(|token| token.id as i32).collect()),
-            ints(tokens.iter().map(|token| token.position).collect()),
-            ints(step.rows().iter().map(|row| *row as i32).collect()),
-        ];
-        let plan = cache.plan;
+        let mut inputs = StepInputs::default();
+        inputs.set(step);
+        let inputs = inputs.0.map(|input| Value::i32([input.len()], input));
         let computed = self.run(&inputs, Some(cache), None)?;
-        let step = plan.step();
-        match &computed[0].data {
-            Data::F32(logits) => {
-                let width = logits.len() / step.rows().len().max(1);
-                outputs.fill(rows, width, logits);
-            }
-            _ => unreachable!("a decoder's outputs are f32 by its graph's type"),
-        }
-        let feature = |value: &Value| match &value.data {
-            Data::F32(numbers) => (numbers.clone(), value.shape.last().copied().unwrap_or(1)),
-            _ => unreachable!("a decoder's outputs are f32 by its graph's type"),
-        };
-        let features: Vec<_> = computed[1..].iter().map(feature).collect();
-        if !features.is_empty() {
-            let features: Vec<_> = features.iter().map(|(f, w)| (&f[..], *w)).collect();
-            outputs.fill_features(step.real_len(), &features);
-        }
+        let rows = computed.iter().map(|value| {
+            let numbers = value.as_f32().expect("a decoder's outputs are f32");
+            (numbers, value.shape.last().copied().unwrap_or(1))
+        });
+        let rows: Vec<(&[f32], usize)> = rows.collect();
+        let (logits, width) = rows[0];
+        outputs.fill(step.wanted_rows(), width, logits);
+        outputs.fill_features(step.real_len(), &rows[1..]);
         Ok(())
     }
 

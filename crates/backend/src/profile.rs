@@ -20,3 +20,27 @@ pub struct NodeProfile {
     /// Whether the multiply-accumulates are f32; otherwise they are integer products of packed weights.
     pub is_f32: bool,
 }
+
+/// The measurements of an executable, one for each op and label.
+#[derive(Clone, Debug, Default)]
+pub struct NodeProfiles(Vec<NodeProfile>);
+
+impl NodeProfiles {
+    /// Adds a measurement to that of its op and label.
+    pub fn add(&mut self, new: NodeProfile) {
+        let same = |known: &&mut NodeProfile| known.op == new.op && known.label == new.label;
+        let Some(known) = self.0.iter_mut().find(same) else {
+            self.0.push(new);
+            return;
+        };
+        known.runs += new.runs;
+        known.time += new.time;
+        known.bytes += new.bytes;
+        known.macs += new.macs;
+    }
+
+    /// All of them, in the order in which they came first.
+    pub fn all(&self) -> &[NodeProfile] {
+        &self.0
+    }
+}

@@ -5,13 +5,12 @@ use crate::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, TraceCallback,
     check_storage, row_codec,
 };
-use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
+use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row_with_sink};
 use graph::{Data, Graph, TensorId, Value};
 use kv::{
     CacheBuilderRegistry, CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError,
     KvStorage, NO_CELL, RowBlock, Side,
 };
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The reference backend.
@@ -153,6 +152,9 @@ fn update_and_attend(
     let bytes = &mut *step.bytes;
     let plan = step.plan.layer(op.cache_id as usize);
     let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().expect("inferred as f32"));
+    let sinks = operands
+        .get(4)
+        .map(|sinks| sinks.as_f32().expect("inferred as f32"));
     let layer = bytes.config.layers[op.cache_id as usize];
     let [keys, values] = &mut bytes.pools[op.cache_id as usize];
     for (pool, data) in [(&mut *keys, k), (&mut *values, v)] {
@@ -173,12 +175,14 @@ fn update_and_attend(
                 bias: 0.0,
             })
             .collect();
-        attend_row(op.scoring(), query, &attended, out);
+        let sink = sinks.map(|sinks| sinks[i % heads]);
+        attend_row_with_sink(op.scoring(), query, &attended, sink, out);
     }
     Ok(Value::f32([queries, heads, layer.value_dim], out))
 }
 
 /// The KV storage of the reference backend: encoded rows and their decoded values.
+#[derive(Clone)]
 pub(crate) struct ReferenceKv {
     config: CacheConfig,
     /// Keys and values of each layer.
@@ -246,7 +250,7 @@ impl KvBytes for ReferenceKv {
         for head in 0..pool.heads {
             for cell in runs.iter().flat_map(CellRun::cells) {
                 let row = out.next().expect("a place for every row");
-                pool.read_rows(head, cell..cell + 1, row);
+                pool.read_row(head, cell, row);
             }
         }
         Ok(())
@@ -260,7 +264,7 @@ impl KvBytes for ReferenceKv {
                 let rows = block.bytes.get(head * block.head_stride..);
                 let rows = rows.unwrap_or_default().chunks(pool.row_bytes());
                 for (cell, row) in block.runs.iter().flat_map(CellRun::cells).zip(rows) {
-                    pool.write_rows(head, cell, row);
+                    pool.set(head, cell, |bytes| bytes.copy_from_slice(row));
                 }
             }
         }
@@ -269,10 +273,7 @@ impl KvBytes for ReferenceKv {
 
     fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
         // Rows before a frozen length are never written, so a copy behaves like a shared prefix.
-        Ok(Arc::new(FrozenReference {
-            config: self.config.clone(),
-            pools: self.pools.clone(),
-        }))
+        Ok(Arc::new(self.clone()))
     }
 }
 
@@ -352,19 +353,10 @@ impl ReferencePool {
         Ok(())
     }
 
-    /// Copies one head's encoded rows of adjacent cells to `out`.
-    fn read_rows(&self, head: usize, cells: Range<u32>, out: &mut [u8]) {
+    /// Copies one head's encoded row of a cell to `out`.
+    fn read_row(&self, head: usize, cell: u32, out: &mut [u8]) {
         let row = self.row_bytes();
-        for (cell, out) in cells.zip(out.chunks_mut(row)) {
-            out.copy_from_slice(&self.cells[cell as usize].encoded[head * row..][..row]);
-        }
-    }
-
-    /// Writes one head's encoded rows to adjacent cells, which must exist.
-    fn write_rows(&mut self, head: usize, first: u32, rows: &[u8]) {
-        for (cell, row) in (first..).zip(rows.chunks(self.row_bytes())) {
-            self.set(head, cell, |bytes| bytes.copy_from_slice(row));
-        }
+        out.copy_from_slice(&self.cells[cell as usize].encoded[head * row..][..row]);
     }
 
     /// Bytes allocated now.
@@ -373,25 +365,12 @@ impl ReferencePool {
     }
 }
 
-/// A frozen copy of the rows; opening it makes another copy.
-struct FrozenReference {
-    config: CacheConfig,
-    pools: Vec<[ReferencePool; 2]>,
-}
-
-impl FrozenKv for FrozenReference {
+impl FrozenKv for ReferenceKv {
     fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
-        Ok(Box::new(ReferenceKv {
-            config: self.config.clone(),
-            pools: self.pools.clone(),
-        }))
+        Ok(Box::new((*self).clone()))
     }
 
     fn resident_bytes(&self) -> usize {
-        self.pools
-            .iter()
-            .flatten()
-            .map(ReferencePool::resident_bytes)
-            .sum()
+        KvBytes::resident_bytes(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Dispatcher, Executable,
-    NodeProfile, OutputCallback, RunMode, StepOutputs, TraceCallback,
+    OutputCallback, RunMode, StepOutputs, TraceCallback,
 };
 use base::DType;
 use graph::ops::Op;
@@ -98,20 +98,20 @@ impl Runnable {
         &self.graph
     }
 
+    /// The executable, for its measurements and its memory.
+    pub fn executable(&self) -> &dyn Executable {
+        &*self.executable
+    }
+
+    /// The executable, to start and stop its measurements. Runs go through the methods of this type, which check inputs.
+    pub fn executable_mut(&mut self) -> &mut dyn Executable {
+        &mut *self.executable
+    }
+
     /// The graph input that holds the positions, and the numbers that it has per token. `None` without a cache.
     pub fn position_input(&self) -> Option<(usize, usize)> {
         let positions = self.cache.as_ref()?.positions;
         Some((positions.index, positions.per_token))
-    }
-
-    /// Bytes of activations and scratch allocated now.
-    pub fn arena_bytes(&self) -> usize {
-        self.executable.arena_bytes()
-    }
-
-    /// Bytes of packed weights.
-    pub fn packed_bytes(&self) -> usize {
-        self.executable.packed_bytes()
     }
 
     /// Allocates the memory for steps and records the common decode sizes, so that the first token does not wait for
@@ -124,21 +124,6 @@ impl Runnable {
     /// The run mode of steps, after a possible downgrade.
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
-    }
-
-    /// The number of recordings.
-    pub fn captures(&self) -> usize {
-        self.executable.captures()
-    }
-
-    /// Starts or stops measuring nodes.
-    pub fn set_profiling(&mut self, on: bool) {
-        self.executable.set_profiling(on);
-    }
-
-    /// The measurements since profiling was started.
-    pub fn profile(&self) -> Vec<NodeProfile> {
-        self.executable.profile()
     }
 
     /// Runs one step of a decoder and returns the wanted outputs of its rows. After an error, the cache holds the
@@ -164,15 +149,13 @@ impl Runnable {
         })
     }
 
-    /// The number of steps that no recording from before them served.
-    pub fn missed_recordings(&self) -> usize {
-        self.executable.missed_recordings()
-    }
-
     /// Runs the graph on tensors. With a cache, the tensors are the step that the session's operations declared. After an
     /// error, the cache holds the tokens that it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
-        self.run_values(inputs, None)
+        let views: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
+        self.with_cache(&views, |executable, cache| {
+            executable.run(inputs, cache, None)
+        })
     }
 
     /// Like [`run`](Runnable::run), and calls `trace` with the result of every node.
@@ -184,26 +167,9 @@ impl Runnable {
         inputs: &[Value],
         trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
-        self.run_values(inputs, Some(trace))
-    }
-
-    fn run_values(
-        &mut self,
-        inputs: &[Value],
-        trace: Option<TraceCallback<'_>>,
-    ) -> Result<Vec<Value>, BackendError> {
         let views: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
-        self.check_inputs(&views)?;
-        let executable = &mut self.executable;
-        let Some(cache) = &mut self.cache else {
-            return executable.run(inputs, None, trace);
-        };
-        cache
-            .positions
-            .read(&self.graph, &views, &mut cache.current)?;
-        let mut state = cache.entry.try_lock()?;
-        state.run_declared(&cache.current, |plan, bytes| {
-            executable.run(inputs, Some(CacheStep { plan, bytes }), trace)
+        self.with_cache(&views, |executable, cache| {
+            executable.run(inputs, cache, Some(trace))
         })
     }
 
@@ -214,17 +180,27 @@ impl Runnable {
         inputs: &[ValueRef<'_>],
         output: OutputCallback<'_>,
     ) -> Result<(), BackendError> {
+        self.with_cache(inputs, |executable, cache| {
+            executable.run_borrowed(inputs, cache, output)
+        })
+    }
+
+    /// Checks inputs and runs them with the step of the cache that they are.
+    fn with_cache<T>(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        run: impl FnOnce(&mut dyn Executable, Option<CacheStep<'_>>) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
         self.check_inputs(inputs)?;
-        let executable = &mut self.executable;
+        let executable = &mut *self.executable;
         let Some(cache) = &mut self.cache else {
-            return executable.run_borrowed(inputs, None, output);
+            return run(executable, None);
         };
-        cache
-            .positions
-            .read(&self.graph, inputs, &mut cache.current)?;
+        let positions = &mut cache.current;
+        cache.positions.read(&self.graph, inputs, positions)?;
         let mut state = cache.entry.try_lock()?;
-        state.run_declared(&cache.current, |plan, bytes| {
-            executable.run_borrowed(inputs, Some(CacheStep { plan, bytes }), output)
+        state.run_declared(positions, |plan, bytes| {
+            run(executable, Some(CacheStep { plan, bytes }))
         })
     }
 

@@ -151,6 +151,22 @@ impl Bytes {
         }
     }
 
+    /// Gives the pages of mapped bytes back: they leave this process and are mapped from the file again at the next access (Linux
+    /// only).
+    pub fn release(&self) {
+        #[cfg(target_os = "linux")]
+        if let Backing::Mapped(map, _) = &*self.source {
+            let Range { start, end } = self.range.clone();
+            // SAFETY: the map is a private, read-only one of a file and was never written, so that pages that are dropped are the
+            // file's when they are read again.
+            let released = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+            };
+            // A failure is ignored: the pages then stay until the system wants them.
+            let _ = released;
+        }
+    }
+
     /// Asks the kernel to read the mapped bytes from the file now instead of on first access (not on Windows).
     pub fn populate(&self) {
         #[cfg(all(unix, not(target_os = "linux")))]
@@ -245,6 +261,19 @@ mod tests {
             let error = open(path.parent().unwrap()).unwrap_err();
             assert_eq!(error.source.kind(), std::io::ErrorKind::IsADirectory);
         }
+    }
+
+    #[test]
+    fn released_bytes_are_the_same_when_they_are_read_again() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let (read, mapped) = (Bytes::read(&path).unwrap(), Bytes::map(&path).unwrap());
+        assert_eq!(read[..], mapped[..]);
+        let tail = mapped.slice(7..mapped.len()).unwrap();
+        for bytes in [&mapped, &tail, &read] {
+            bytes.release();
+        }
+        assert_eq!(read[..], mapped[..]);
+        assert_eq!(read[7..], tail[..]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod fallible;
 mod file_identity;
 pub mod gate;
 mod memory;
+mod named_enum;
 pub mod parallel;
 pub mod quant;
 mod size;

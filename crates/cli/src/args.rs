@@ -77,7 +77,11 @@ impl ModelArgs {
             return Ok(format!("{name}:{tag}"));
         }
         let path = self.path()?;
-        let path = path.canonicalize().unwrap_or(path);
+        // A link is named by its own name: what it leads to may be called by a checksum.
+        let path = match path.file_name() {
+            Some(_) => std::path::absolute(path)?,
+            None => path.canonicalize()?,
+        };
         let stem = |path: &Path| match path.is_dir() {
             true => path
                 .file_name()
@@ -200,7 +204,8 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "MODE", hide_possible_values = true, value_parser = run_modes(), conflicts_with_all = ["executor", "interpret"])]
     pub(crate) run_mode: Option<ModeArg>,
     /// How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where
-    /// they stand out. balanced computes prompts faster on AVX2; kvark score --compare-precision shows its cost
+    /// they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token's bits depend on
+    /// the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs
     #[arg(long, value_name = "NAME", default_value = "high", hide_possible_values = true, value_parser = precisions())]
     pub(crate) precision: Precision,
     #[command(flatten)]

@@ -36,7 +36,7 @@ pub(crate) struct Score {
     /// Score a text longer than the context in windows that begin N tokens apart; N is below the context's size
     #[arg(long, visible_alias = "ppl-stride", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stride: Option<u32>,
-    /// Score the text in both precisions and print the mean difference of the log-probabilities, and how many of the most likely
+    /// Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely
     /// tokens differ
     #[arg(long, conflicts_with_all = ["stride", "precision"])]
     compare_precision: bool,
@@ -131,7 +131,7 @@ impl Score {
     }
 }
 
-/// Prints how far the scores of a text in balanced precision are from those in high precision.
+/// Prints how far the scores of a text in the other precisions are from those in high precision.
 fn compare_precision(
     mut engine: EngineArgs,
     model: &Model,
@@ -151,32 +151,43 @@ fn compare_precision(
         }
         Ok(score?)
     };
-    let (high, balanced) = (score(Precision::High)?, score(Precision::Balanced)?);
-    let pairs = high.logprob.iter().zip(&balanced.logprob);
-    let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
-    let mean = differences.iter().sum::<f64>() / differences.len() as f64;
-    let largest = differences.iter().copied().fold(0.0, f64::max);
-    let likely = high.argmax.iter().zip(&balanced.argmax);
-    let others = likely.filter(|(a, b)| a != b).count();
+    let high = score(Precision::High)?;
     let mut out = std::io::stdout();
-    if as_json {
-        let report = json!({
-            "tokens": ids.len(),
-            "mean_difference": mean,
-            "largest_difference": largest,
-            "other_most_likely_tokens": others,
-            "nll": {"high": high.nll(), "balanced": balanced.nll()},
-        });
-        writeln!(out, "{report}")?;
-    } else {
+    let mut report = json!({"tokens": ids.len(), "nll": high.nll()});
+    if !as_json {
         writeln!(
             out,
-            "{} tokens: log-probabilities differ by {mean:.5} on average and {largest:.4} at most; the most likely token differs at \
-             {others}; nll {:.5} in high and {:.5} in balanced precision",
+            "{} tokens, nll {:.5} in high precision",
             ids.len(),
-            high.nll(),
-            balanced.nll()
+            high.nll()
         )?;
+    }
+    for precision in [Precision::Balanced, Precision::Fast] {
+        let (name, other) = (precision.name(), score(precision)?);
+        let pairs = high.logprob.iter().zip(&other.logprob);
+        let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
+        let mean = differences.iter().sum::<f64>() / differences.len() as f64;
+        let largest = differences.iter().copied().fold(0.0, f64::max);
+        let likely = high.argmax.iter().zip(&other.argmax);
+        let others = likely.filter(|(a, b)| a != b).count();
+        if as_json {
+            report[name] = json!({
+                "mean_difference": mean,
+                "largest_difference": largest,
+                "other_most_likely_tokens": others,
+                "nll": other.nll(),
+            });
+        } else {
+            writeln!(
+                out,
+                "{name}: log-probabilities differ by {mean:.5} on average and {largest:.4} at most; the most likely token differs \
+                 at {others}; nll {:.5}",
+                other.nll()
+            )?;
+        }
+    }
+    if as_json {
+        writeln!(out, "{report}")?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::{RowsCopy, TestRng, check_close};
 use backend::reference::Reference;
 use backend::{Backend, CompileOptions, Runnable};
-use base::DType;
+use base::{Bytes, DType};
 use graph::ops::UpdateAndAttend;
 use graph::{Data, Graph, GraphBuilder, TensorId, Value};
 use kv::{CacheConfig, CacheSession, Contiguous, KvStorage, LayerConfig, make_decode_session};
@@ -19,6 +19,8 @@ pub(super) struct CacheCase {
     windows: Vec<Option<u32>>,
     storage: (KvStorage, KvStorage),
     softcap: Option<f32>,
+    /// Whether every head has a sink.
+    sinks: bool,
     /// Type and columns of the positions.
     position: (DType, usize),
 }
@@ -59,6 +61,7 @@ pub(super) fn cases() -> Vec<CacheCase> {
                     windows,
                     storage,
                     softcap,
+                    sinks: false,
                     position: (DType::I32, 1),
                 });
             }
@@ -73,10 +76,21 @@ pub(super) fn cases() -> Vec<CacheCase> {
             windows: vec![None],
             storage: (KvStorage::F32, KvStorage::F32),
             softcap: None,
+            sinks: false,
             position,
         });
     }
     cases
+}
+
+/// Cases whose heads have sinks.
+pub(super) fn cases_with_sinks() -> Vec<CacheCase> {
+    let few = cases().into_iter().step_by(5);
+    let sinks = |case| CacheCase {
+        sinks: true,
+        ..case
+    };
+    few.map(sinks).collect()
 }
 
 impl CacheCase {
@@ -175,13 +189,22 @@ impl CacheCase {
             n => vec![t, n.into()],
         };
         let position = b.input("position", dtype, shape);
+        let sinks = self.sinks.then(|| {
+            // Some below all scores, some among them, and one above.
+            let numbers: Vec<f32> = (0..self.heads).map(|i| i as f32 * 1.5 - 3.0).collect();
+            let data = Bytes::from_slice(&numbers);
+            let sinks = b.constant("sinks", DType::F32, &[self.heads], data);
+            sinks.expect("a whole constant")
+        });
         let attend = |b: &mut GraphBuilder, cache_id: usize| {
             let op = UpdateAndAttend {
                 cache_id: cache_id as u32,
                 scale: 0.3,
                 softcap: self.softcap,
             };
-            b.node(&format!("layer{cache_id}"), op, &[q, k, v, position])
+            let operands = [q, k, v, position].into_iter().chain(sinks);
+            let operands: Vec<TensorId> = operands.collect();
+            b.node(&format!("layer{cache_id}"), op, &operands)
                 .expect("fitting operands")
         };
         let outputs: Vec<TensorId> = (0..self.windows.len())

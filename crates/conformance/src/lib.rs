@@ -1,13 +1,14 @@
 //! The conformance suites, which compare a backend with the reference backend case by case.
 //!
 //! [`decoder`] tests what decoding needs: the ops of decoders, cached attention with random sequences of cache
-//! operations on every kind of cache, and steps in every run mode. [`primitives`] tests the other ops, which exported
-//! graphs use. A backend's test calls both for each of its variants (instruction-set tiers, executors).
+//! operations on every kind of cache, and steps in every run mode. [`experts`] tests routed experts and attention sinks, [`primitives`] the other
+//! ops, which exported graphs use. A backend's test calls those that it runs for each of its variants (instruction-set tiers, executors).
 
 #![forbid(unsafe_code)]
 
 mod cache_case;
 mod decoder_ops;
+mod expert_ops;
 mod histories;
 mod op_case;
 mod primitive_ops;
@@ -23,7 +24,7 @@ use base::{Bytes, DType};
 use graph::{Data, Value};
 use op_case::OpCase;
 
-/// Runs both suites and returns the number of cases.
+/// Runs all suites and returns the number of cases.
 ///
 /// Results must agree with the reference within `tolerance`, relative to the largest magnitude of the expected tensor;
 /// products with quantised weights within [`QUANTISED_TOLERANCE`].
@@ -35,7 +36,9 @@ pub fn run(
     options: &CompileOptions,
     tolerance: f32,
 ) -> Result<usize, String> {
-    Ok(decoder(backend, options, tolerance)? + primitives(backend, options, tolerance)?)
+    let decoder = decoder(backend, options, tolerance)?;
+    let primitives = primitives(backend, options, tolerance)?;
+    Ok(decoder + primitives + experts(backend, options, tolerance)?)
 }
 
 /// Runs the decoder suite.
@@ -63,6 +66,15 @@ pub fn primitives(
     tolerance: f32,
 ) -> Result<usize, String> {
     op_cases(primitive_ops::cases(), backend, options, tolerance)
+}
+
+/// Runs the suite of routed experts and attention sinks.
+pub fn experts(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    tolerance: f32,
+) -> Result<usize, String> {
+    expert_ops::run(backend, options, tolerance)
 }
 
 /// The number of random histories in the decoder suite.

@@ -52,8 +52,13 @@ impl OpCase {
     /// Whether the case has a product with a quantised weight.
     pub(super) fn has_quantised_weight(&self) -> bool {
         let quantised = |node: &Node| {
-            matches!(node.op, Op::Linear(_))
-                && self.graph.tensor(node.inputs[1]).ty.dtype.is_quantised()
+            let weights = match node.op {
+                Op::Linear(_) => &node.inputs[1..],
+                Op::Experts(_) => &node.inputs[2..],
+                _ => &[],
+            };
+            let mut types = weights.iter().map(|id| self.graph.tensor(*id).ty.dtype);
+            types.any(DType::is_quantised)
         };
         self.graph.nodes().iter().any(quantised)
     }

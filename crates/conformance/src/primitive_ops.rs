@@ -7,9 +7,9 @@ use base::DType::{self, Bool, F32, I32, I64};
 use graph::Dim;
 use graph::ops::{
     ArgSort, Attention, Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat, Conv,
-    CumSum, Expand, Fill, Gather, GatherElements, Index, MatMul, Op, Permute, Range, Reduce,
-    ReduceFunction, Scalar, Scatter, ScatterFunction, Size, Slice, Softmax, Triangle, Unary,
-    UnaryFunction, Where, WindowAxis, Windows,
+    CumSum, Expand, Fill, Gather, GatherElements, GridSample, Index, MatMul, Op, Permute, Range,
+    Reduce, ReduceFunction, SampleMode, SamplePadding, Scalar, Scatter, ScatterFunction, Size,
+    Slice, Softmax, Triangle, Unary, UnaryFunction, Where, WindowAxis, Windows,
 };
 
 /// The element types of a run.
@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<OpCase> {
         cases.made_of_nothing(tokens);
         cases.products(tokens);
         cases.convolutions(tokens);
+        cases.sampled(tokens);
         cases.sorted_and_written(tokens);
         cases.attention(tokens);
     }
@@ -278,6 +279,29 @@ impl Cases {
                     let [a, b] = operands;
                     self.add(op, tokens, &[a, b, Weight(F32, vec![n])]);
                 }
+            }
+        }
+    }
+
+    fn sampled(&mut self, tokens: usize) {
+        use SamplePadding::{Border, Reflection, Zeros};
+        let modes = [SampleMode::Linear, SampleMode::Nearest, SampleMode::Cubic];
+        for (mode, padding) in modes
+            .into_iter()
+            .flat_map(|mode| [Zeros, Border, Reflection].map(|p| (mode, p)))
+        {
+            for (align_corners, sizes) in [(true, &[5][..]), (false, &[4, 9]), (true, &[3, 2, 5])] {
+                if mode == SampleMode::Cubic && sizes.len() != 2 {
+                    continue;
+                }
+                let op = GridSample {
+                    mode,
+                    padding,
+                    align_corners,
+                };
+                let points = [&[2, T], &[3, 5][..sizes.len() - 1], &[sizes.len()]].concat();
+                let images = [&[2, 3], sizes].concat();
+                self.add(op, tokens, &[any(F32, &images), any(F32, &points)]);
             }
         }
     }

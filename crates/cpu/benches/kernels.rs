@@ -1,9 +1,10 @@
 //! `cargo bench -p kvark-cpu`: the time of products and of attention without a cache by size, through the backend as models
-//! call it. `KVARK_ISA` chooses the tier; the first argument is the number of threads (one without it).
+//! call it. `KVARK_ISA` chooses the tier; an argument that is a number is the number of threads (one without it),
+//! and `quantised` leaves out everything but products of quantised weights.
 //!
 //! A run of a graph copies its operands in and its result out, so the smallest products show the cost of a call.
 
-use backend::{Backend, CompileOptions, Runnable};
+use backend::{Backend, CompileOptions, Precision, Runnable};
 use base::DType;
 use conformance::TestRng;
 use cpu::Cpu;
@@ -83,26 +84,61 @@ fn attention(keys: usize, rng: &mut TestRng) -> (Graph, Vec<Value>) {
     (graph, inputs.to_vec())
 }
 
-/// Seconds of a run: the fifth fastest of 40 times, each of so many runs that it takes a millisecond.
-fn seconds(cpu: &Cpu, threads: usize, (graph, inputs): (Graph, Vec<Value>)) -> f64 {
-    let options = CompileOptions {
-        threads: Some(threads),
-        ..CompileOptions::default()
-    };
+/// Seconds of a run in each precision: the fifth fastest of 40 times, each of so many runs that it takes a millisecond. The precisions
+/// take turns.
+fn seconds<const N: usize>(
+    cpu: &Cpu,
+    threads: usize,
+    precisions: [Precision; N],
+    (graph, inputs): (Graph, Vec<Value>),
+) -> [f64; N] {
     let graph = Arc::new(graph);
-    let executable = cpu.compile(graph.clone(), &options).expect("it compiles");
-    let mut runnable = Runnable::bind(graph, executable, None).expect("it has no cache");
-    let mut time = |runs: usize| {
+    let mut runnables = precisions.map(|precision| {
+        let options = CompileOptions {
+            threads: Some(threads),
+            precision,
+            ..CompileOptions::default()
+        };
+        let executable = cpu.compile(graph.clone(), &options).expect("it compiles");
+        Runnable::bind(graph.clone(), executable, None).expect("it has no cache")
+    });
+    let time = |runnable: &mut Runnable, runs: usize| {
         let start = Instant::now();
         for _ in 0..runs {
             runnable.run(&inputs).expect("it runs");
         }
         start.elapsed().as_secs_f64() / runs as f64
     };
-    let runs = (1e-3 / time(1)).clamp(1.0, 1000.0) as usize;
-    let mut times: Vec<f64> = (0..40).map(|_| time(runs)).collect();
-    times.sort_by(f64::total_cmp);
-    times[4]
+    let runs = (1e-3 / time(&mut runnables[0], 1)).clamp(1.0, 1000.0) as usize;
+    let mut times = [(); N].map(|()| vec![]);
+    for _ in 0..40 {
+        for (runnable, times) in runnables.iter_mut().zip(&mut times) {
+            times.push(time(runnable, runs));
+        }
+    }
+    times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[4]
+    })
+}
+
+/// Products of every type in every precision. No activation stands out of its row, so no block has a second plane.
+fn quantised_products(cpu: &Cpu, threads: usize, out: &mut impl Write) -> std::io::Result<()> {
+    let mut rng = TestRng::new(1);
+    let names = Precision::ALL.map(Precision::name).join(" and ");
+    writeln!(out, "{COLUMNS} x {DEPTH} by rows: GMAC/s in {names}")?;
+    for dtype in QUANTISED {
+        write!(out, "{dtype:>5}:")?;
+        for m in ROWS {
+            let product = product(dtype, [m, COLUMNS, DEPTH], &mut rng);
+            let times = seconds(cpu, threads, Precision::ALL, product);
+            let [high, balanced, fast] = times.map(|t| 1e-9 * (m * COLUMNS * DEPTH) as f64 / t);
+            let ratio = balanced / high;
+            write!(out, "  {m}: {high:.0} {balanced:.0} ({ratio:.2}) {fast:.0}")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 fn main() -> std::io::Result<()> {
@@ -114,31 +150,30 @@ fn main() -> std::io::Result<()> {
     let mut rng = TestRng::new(1);
     let mut out = std::io::stdout();
     writeln!(out, "{}, {threads} threads", cpu.isa())?;
+    quantised_products(&cpu, threads, &mut out)?;
+    if std::env::args().any(|arg| arg == "quantised") {
+        return Ok(());
+    }
+    let high = [Precision::High];
     writeln!(out, "product (m x n x k): us, GFLOP/s, GB/s of weights")?;
     for (m, n, k) in PRODUCTS {
-        let time = seconds(&cpu, threads, product(DType::F32, [m, n, k], &mut rng));
+        let [time] = seconds(
+            &cpu,
+            threads,
+            high,
+            product(DType::F32, [m, n, k], &mut rng),
+        );
         let flops = 2e-9 * (m * n * k) as f64 / time;
         let bytes = 4e-9 * (n * k) as f64 / time;
         let us = time * 1e6;
         writeln!(out, "{m} x {n} x {k}: {us:.1}, {flops:.1}, {bytes:.1}")?;
-    }
-    writeln!(out, "{COLUMNS} x {DEPTH} by rows: us, GMAC/s")?;
-    for dtype in QUANTISED {
-        write!(out, "{dtype:>5}:")?;
-        for m in ROWS {
-            let product = product(dtype, [m, COLUMNS, DEPTH], &mut rng);
-            let time = seconds(&cpu, threads, product);
-            let rate = 1e-9 * (m * COLUMNS * DEPTH) as f64 / time;
-            write!(out, "  {m}: {:.1}, {rate:.0}", time * 1e6)?;
-        }
-        writeln!(out)?;
     }
     writeln!(
         out,
         "attention of {QUERIES} queries, head dim {HEAD_DIM}: us, ns per key"
     )?;
     for keys in KEYS {
-        let time = seconds(&cpu, threads, attention(keys, &mut rng));
+        let [time] = seconds(&cpu, threads, high, attention(keys, &mut rng));
         let (us, ns) = (time * 1e6, time * 1e9 / keys as f64);
         writeln!(out, "{keys} keys: {us:.0}, {ns:.0}")?;
     }

@@ -40,12 +40,14 @@ impl Isa {
             let avx512 =
                 avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
             let vnni = avx512 && has!("avx512vnni");
+            let amx =
+                vnni && has!("avx512vbmi") && has!("avx512fp16") && crate::simd::amx::available();
             let more = [
                 (avx2, Tier::Avx2),
                 (avx2 && has!("avxvnni"), Tier::AvxVnni),
                 (avx512, Tier::Avx512),
                 (vnni, Tier::Avx512Vnni),
-                (vnni && crate::simd::amx::available(), Tier::Amx),
+                (amx, Tier::Amx),
             ];
             tiers.extend(
                 more.into_iter()
@@ -112,7 +114,7 @@ impl Isa {
     pub(crate) fn run_tiles<K: TileKernel>(self, kernel: K) {
         assert!(self.has_tiles(), "{self} has no tiles");
         // SAFETY: an `Isa` of this tier is made only by `available`, after the CPU reported these features.
-        unsafe { kernel.on_avx512vnni() }
+        unsafe { kernel.on_amx() }
     }
 
     /// Runs an integer kernel compiled for this tier.

@@ -128,9 +128,11 @@ impl Backend for Cpu {
             }
         }
         let packed = packed.into_iter().collect();
+        let mapped = exec::mapped_bytes(graph, request.bindings, &layouts, request.is_weight);
         Ok(Footprint {
             arena,
             packed,
+            mapped,
             kv: request.kv_layout(),
         })
     }

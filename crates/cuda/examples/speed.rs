@@ -259,7 +259,7 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
     run(&[(BATCH, 0, DEPTH)])?;
     let decode = median(60, |i| run(&[(BATCH, DEPTH + i, 1)]))?;
     let prefill = median(prompts - 1, |i| run(&[(BATCH + 1 + i, 0, PROMPT)]))?;
-    let captures = runnable.captures();
+    let captures = runnable.executable().captures();
     if profile {
         for (seq, tokens) in [(BATCH, 1), (0, 1), (BATCH + prompts, PROMPT)] {
             let at = if tokens == 1 { DEPTH + 60 } else { 0 };
@@ -268,9 +268,9 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
                 (_, 1) => (vec![(seq, at, 1)], "decode"),
                 _ => (vec![(seq, 0, tokens)], "prompt"),
             };
-            runnable.set_profiling(true);
+            runnable.executable_mut().set_profiling(true);
             runnable.run_step(&step_of(&parts), &mut outputs)?;
-            for node in runnable.profile() {
+            for node in runnable.executable().profile() {
                 let (time, runs) = (node.time.as_secs_f64() * 1e6, node.runs);
                 let bandwidth = node.bytes as f64 / time / 1e6;
                 let rate = 2.0 * node.macs as f64 / time / 1e6;
@@ -282,7 +282,7 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
                     time / runs as f64,
                 )?;
             }
-            runnable.set_profiling(false);
+            runnable.executable_mut().set_profiling(false);
         }
     }
     writeln!(

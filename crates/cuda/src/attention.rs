@@ -135,6 +135,10 @@ impl CallMaker<'_> {
         fused: &FusedOp,
     ) -> Result<Vec<Launch>, BackendError> {
         let nodes = self.graph.nodes();
+        let node = &nodes[fused.nodes.end - 1];
+        if node.inputs.len() > 4 {
+            return Err(self.unsupported(node, "it has no kernel for attention sinks"));
+        }
         let mut launches = Vec::new();
         let before = fused.nodes.start..fused.nodes.end - 1;
         for i in before.filter(|i| !rotations(fused).contains(i)) {

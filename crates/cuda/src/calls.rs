@@ -3,7 +3,6 @@
 use crate::arguments::{GatherArgs, MapArgs, NormArgs, RopeArgs, TableArgs};
 use crate::compile::Unit;
 use crate::device::Device;
-use crate::error::CudaError;
 use crate::format::DeviceFormat;
 use crate::launch::Launch;
 use crate::step_layout::StepLayout;
@@ -109,21 +108,16 @@ impl CallMaker<'_> {
         .into()
     }
 
-    fn general<A: bytemuck::NoUninit>(
+    pub(crate) fn general<A: bytemuck::NoUninit>(
         &self,
         kernel: &'static str,
         blocks: usize,
         threads: u32,
         arguments: &A,
-    ) -> Result<Launch, CudaError> {
+    ) -> Result<Vec<Launch>, BackendError> {
         let function = self.device.function(Unit::General, kernel)?;
-        Ok(Launch::new(
-            function,
-            [blocks as u32, 1],
-            threads,
-            0,
-            arguments,
-        ))
+        let grid = [blocks as u32, 1];
+        Ok(vec![Launch::new(function, grid, threads, 0, arguments)])
     }
 
     /// Bytes of weights that an op reads, and its multiply-accumulates with them.
@@ -202,12 +196,7 @@ impl CallMaker<'_> {
             number,
             unused: 0,
         };
-        Ok(vec![self.general(
-            "elementwise",
-            n.div_ceil(256),
-            256,
-            &arguments,
-        )?])
+        self.general("elementwise", n.div_ceil(256), 256, &arguments)
     }
 
     pub(crate) fn node(&self, node: &Node) -> Result<Vec<Launch>, BackendError> {
@@ -249,12 +238,7 @@ impl CallMaker<'_> {
                     eps,
                     unused: 0,
                 };
-                Ok(vec![self.general(
-                    kernel,
-                    rows.div_ceil(4),
-                    128,
-                    &arguments,
-                )?])
+                self.general(kernel, rows.div_ceil(4), 128, &arguments)
             }
             Op::GatherRows(_) => {
                 let shape = self.shape(inputs[0]);
@@ -283,7 +267,7 @@ impl CallMaker<'_> {
                 } else {
                     "gather_plain"
                 };
-                Ok(vec![self.general(kernel, rows, 128, &arguments)?])
+                self.general(kernel, rows, 128, &arguments)
             }
             Op::RopeTable(op) => {
                 let (rows, columns) = self.rows(node.output);
@@ -297,7 +281,7 @@ impl CallMaker<'_> {
                     magnitude: op.magnitude,
                 };
                 let blocks = (rows * columns / 2).div_ceil(128);
-                Ok(vec![self.general("rope_table", blocks, 128, &arguments)?])
+                self.general("rope_table", blocks, 128, &arguments)
             }
             Op::Rope(op) => {
                 let &[rows, heads, dim] = &self.shape(inputs[0])[..] else {
@@ -316,12 +300,7 @@ impl CallMaker<'_> {
                     unused: 0,
                 };
                 let threads = rows * heads * (dim - rotated / 2);
-                Ok(vec![self.general(
-                    "rope",
-                    threads.div_ceil(128),
-                    128,
-                    &arguments,
-                )?])
+                self.general("rope", threads.div_ceil(128), 128, &arguments)
             }
             _ => self.uncached(node),
         }

@@ -11,24 +11,12 @@ use std::sync::OnceLock;
 /// The environment variable with a folder of kernel sources to use instead of the built-in ones, to try changes.
 pub const KERNELS_VARIABLE: &str = "KVARK_CUDA_KERNELS";
 
-const COMMON: &str = include_str!("kernels/common.cuh");
-const FORMATS: &str = include_str!("kernels/formats.cuh");
-const PACK: &str = include_str!("kernels/pack.cu");
-const ELEMENTWISE: &str = include_str!("kernels/elementwise.cu");
-const KV_ROWS: &str = include_str!("kernels/kv_rows.cu");
-const ATTENTION_COMMON: &str = include_str!("kernels/attention_common.cuh");
-const ATTENTION_ITEMS: &str = include_str!("kernels/attention.cuh");
-const ATTENTION: &str = include_str!("kernels/attention.cu");
-const TOPK: &str = include_str!("kernels/topk.cu");
-const COPY_ROWS: &str = include_str!("kernels/copy_rows.cu");
-const UNCACHED: &str = include_str!("kernels/uncached.cu");
-const LINEAR: &str = include_str!("kernels/linear.cuh");
-const BULK_COPY: &str = include_str!("kernels/bulk_copy.cuh");
-const LINEAR_FEW: &str = include_str!("kernels/linear_few.cu");
-const LINEAR_MANY: &str = include_str!("kernels/linear_many.cu");
-const FLAGGED: &str = include_str!("kernels/flagged.cuh");
-const ATTENTION_LONE: &str = include_str!("kernels/attention_lone.cuh");
-const PERSISTENT: &str = include_str!("kernels/persistent.cu");
+/// The texts of kernels' files, one behind another.
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("kernels/", $name)))),*].map(text).concat()
+    };
+}
 
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,59 +48,52 @@ impl Unit {
 
     /// The CUDA C++ source.
     pub fn source(self) -> String {
-        let shared = text("common.cuh", COMMON) + &text("formats.cuh", FORMATS);
-        let of_format = |format: DeviceFormat, own: &[(&str, &'static str)]| {
-            let chosen = format!("#define LINEAR_FORMAT {}\n", format as u32);
-            let own: String = own
-                .iter()
-                .map(|(name, built_in)| text(name, built_in))
-                .collect();
-            chosen + &shared + &own
+        let shared = sources!("common.cuh", "formats.cuh");
+        let of_format = |format: DeviceFormat, own: String| {
+            format!("#define LINEAR_FORMAT {}\n{shared}{own}", format as u32)
         };
         match self {
             Unit::General => {
-                let own = [
-                    ("pack.cu", PACK),
-                    ("elementwise.cu", ELEMENTWISE),
-                    ("kv_rows.cu", KV_ROWS),
-                    ("attention_common.cuh", ATTENTION_COMMON),
-                    ("attention.cuh", ATTENTION_ITEMS),
-                    ("attention.cu", ATTENTION),
-                    ("copy_rows.cu", COPY_ROWS),
-                    ("topk.cu", TOPK),
-                    ("uncached.cu", UNCACHED),
-                ];
-                shared.clone()
-                    + &quant_functions()
-                    + &own.map(|(name, built_in)| text(name, built_in)).concat()
+                let own = sources!(
+                    "pack.cu",
+                    "elementwise.cu",
+                    "kv_rows.cu",
+                    "attention_common.cuh",
+                    "attention.cuh",
+                    "attention.cu",
+                    "copy_rows.cu",
+                    "topk.cu",
+                    "uncached.cu",
+                );
+                shared + &quant_functions() + &own
             }
-            Unit::Linear(format) => of_format(
-                format,
-                &[
-                    ("linear.cuh", LINEAR),
-                    ("linear_few.cu", LINEAR_FEW),
-                    ("bulk_copy.cuh", BULK_COPY),
-                    ("linear_many.cu", LINEAR_MANY),
-                ],
-            ),
-            Unit::Persistent(format) => of_format(
-                format,
-                &[
-                    ("kv_rows.cu", KV_ROWS),
-                    ("attention_common.cuh", ATTENTION_COMMON),
-                    ("attention.cuh", ATTENTION_ITEMS),
-                    ("linear.cuh", LINEAR),
-                    ("flagged.cuh", FLAGGED),
-                    ("attention_lone.cuh", ATTENTION_LONE),
-                    ("persistent.cu", PERSISTENT),
-                ],
-            ),
+            Unit::Linear(format) => {
+                let own = sources!(
+                    "linear.cuh",
+                    "linear_few.cu",
+                    "bulk_copy.cuh",
+                    "linear_many.cu"
+                );
+                of_format(format, own)
+            }
+            Unit::Persistent(format) => {
+                let own = sources!(
+                    "kv_rows.cu",
+                    "attention_common.cuh",
+                    "attention.cuh",
+                    "linear.cuh",
+                    "flagged.cuh",
+                    "attention_lone.cuh",
+                    "persistent.cu",
+                );
+                of_format(format, own)
+            }
         }
     }
 }
 
 /// A kernel source: the built-in one, or the file of that name in the folder that [`KERNELS_VARIABLE`] names.
-fn text(name: &str, built_in: &'static str) -> String {
+fn text((name, built_in): (&str, &'static str)) -> String {
     let folder = std::env::var_os(KERNELS_VARIABLE).map(PathBuf::from);
     let file = folder.and_then(|folder| std::fs::read_to_string(folder.join(name)).ok());
     file.unwrap_or_else(|| built_in.to_owned())

@@ -1,7 +1,7 @@
 //! A GPU: its context, its kernels and its memory.
 
 use crate::compile::{self, Unit};
-use crate::error::{CudaError, CudaErrorKind, check};
+use crate::error::{CudaError, CudaErrorKind, check, driver};
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -108,20 +108,17 @@ impl Device {
                 result => check("cuInit", result)?,
             }
             let mut version = 0;
-            check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+            driver!(cuDriverGetVersion(&mut version))?;
             check_driver(version)?;
             let mut count = 0;
-            check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
+            driver!(cuDeviceGetCount(&mut count))?;
             if count <= ordinal {
                 return Err(CudaErrorKind::NoDevice.into());
             }
             let mut handle = 0;
-            check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
+            driver!(cuDeviceGet(&mut handle, ordinal))?;
             let mut name = [0; 128];
-            check(
-                "cuDeviceGetName",
-                sys::cuDeviceGetName(name.as_mut_ptr(), 128, handle),
-            )?;
+            driver!(cuDeviceGetName(name.as_mut_ptr(), 128, handle))?;
             let name: Vec<u8> = name
                 .iter()
                 .take_while(|c| **c != 0)
@@ -131,10 +128,7 @@ impl Device {
             use sys::CUdevice_attribute as Attribute;
             let attribute = |which| {
                 let mut value = 0;
-                check(
-                    "cuDeviceGetAttribute",
-                    sys::cuDeviceGetAttribute(&mut value, which, handle),
-                )?;
+                driver!(cuDeviceGetAttribute(&mut value, which, handle))?;
                 Ok::<i32, CudaError>(value)
             };
             let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -145,11 +139,8 @@ impl Device {
             let shared =
                 attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
             let mut context = std::ptr::null_mut();
-            check(
-                "cuDevicePrimaryCtxRetain",
-                sys::cuDevicePrimaryCtxRetain(&mut context, handle),
-            )?;
-            check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+            driver!(cuDevicePrimaryCtxRetain(&mut context, handle))?;
+            driver!(cuCtxSetCurrent(context))?;
             let device = Device {
                 context,
                 handle,
@@ -174,9 +165,7 @@ impl Device {
     /// Makes the device's context current on this thread.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained as long as the device lives.
-        check("cuCtxSetCurrent", unsafe {
-            sys::cuCtxSetCurrent(self.context)
-        })
+        unsafe { driver!(cuCtxSetCurrent(self.context)) }
     }
 
     /// Bytes of free memory.
@@ -198,14 +187,16 @@ impl Device {
         let text = CString::new(name).expect("a name without zero bytes");
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded and never unloaded; `function` is written by the call.
-        check("cuModuleGetFunction", unsafe {
-            sys::cuModuleGetFunction(&mut function, module.0, text.as_ptr())
-        })?;
+        unsafe { driver!(cuModuleGetFunction(&mut function, module.0, text.as_ptr())) }?;
         let shared = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function was just found.
-        check("cuFuncSetAttribute", unsafe {
-            sys::cuFuncSetAttribute(function, shared, self.facts.shared_memory as i32)
-        })?;
+        unsafe {
+            driver!(cuFuncSetAttribute(
+                function,
+                shared,
+                self.facts.shared_memory as i32
+            ))
+        }?;
         let function = Function {
             name,
             handle: function,
@@ -224,9 +215,7 @@ impl Device {
         self.bind()?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the cubin is complete machine code as NVRTC made it.
-        check("cuModuleLoadData", unsafe {
-            sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast())
-        })?;
+        unsafe { driver!(cuModuleLoadData(&mut module, cubin.as_ptr().cast())) }?;
         modules.insert(unit, Module(module));
         Ok(Module(module))
     }
@@ -238,9 +227,14 @@ impl Device {
     pub(crate) unsafe fn upload(&self, to: u64, from: &[u8]) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller guarantees the target, and the source is a slice that lives until the copy is complete.
-        check("cuMemcpyHtoDAsync", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), self.stream.0)
-        })?;
+        unsafe {
+            driver!(cuMemcpyHtoDAsync_v2(
+                to,
+                from.as_ptr().cast(),
+                from.len(),
+                self.stream.0
+            ))
+        }?;
         self.stream.wait()
     }
 
@@ -251,9 +245,14 @@ impl Device {
     pub(crate) unsafe fn download(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller guarantees the source, and the target is a slice that lives until the copy is complete.
-        check("cuMemcpyDtoHAsync", unsafe {
-            sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), self.stream.0)
-        })?;
+        unsafe {
+            driver!(cuMemcpyDtoHAsync_v2(
+                to.as_mut_ptr().cast(),
+                from,
+                to.len(),
+                self.stream.0
+            ))
+        }?;
         self.stream.wait()
     }
 
@@ -264,9 +263,7 @@ impl Device {
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, len: usize) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the caller guarantees both ranges.
-        check("cuMemcpyDtoDAsync", unsafe {
-            sys::cuMemcpyDtoDAsync_v2(to, from, len, self.stream.0)
-        })?;
+        unsafe { driver!(cuMemcpyDtoDAsync_v2(to, from, len, self.stream.0)) }?;
         self.stream.wait()
     }
 }
@@ -293,18 +290,14 @@ impl Stream {
         let mut stream = std::ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: `stream` is written by the call.
-        check("cuStreamCreate", unsafe {
-            sys::cuStreamCreate(&mut stream, flags)
-        })?;
+        unsafe { driver!(cuStreamCreate(&mut stream, flags)) }?;
         Ok(Stream(stream))
     }
 
     /// Waits until the work of the stream is complete.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the stream exists.
-        check("cuStreamSynchronize", unsafe {
-            sys::cuStreamSynchronize(self.0)
-        })
+        unsafe { driver!(cuStreamSynchronize(self.0)) }
     }
 }
 
@@ -343,9 +336,7 @@ impl Buffer {
         };
         if len > 0 {
             // SAFETY: the memory was just allocated.
-            check("cuMemsetD8Async", unsafe {
-                sys::cuMemsetD8Async(address, 0, len, device.stream.0)
-            })?;
+            unsafe { driver!(cuMemsetD8Async(address, 0, len, device.stream.0)) }?;
             device.stream.wait()?;
         }
         Ok(buffer)
@@ -388,9 +379,7 @@ impl Pinned {
         let mut address: *mut c_void = std::ptr::null_mut();
         if len > 0 {
             // SAFETY: `address` is written by the call.
-            check("cuMemHostAlloc", unsafe {
-                sys::cuMemHostAlloc(&mut address, len, 0)
-            })?;
+            unsafe { driver!(cuMemHostAlloc(&mut address, len, 0)) }?;
             // SAFETY: the memory was just allocated.
             unsafe { address.cast::<u8>().write_bytes(0, len) };
         }

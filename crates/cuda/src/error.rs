@@ -121,20 +121,30 @@ impl From<CudaError> for BackendErrorKind {
     }
 }
 
+/// Calls a function of the driver, and turns its result into an error that names it.
+macro_rules! driver {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        $crate::error::check(
+            stringify!($function),
+            cudarc::driver::sys::$function($($argument),*),
+        )
+    };
+}
+
+pub(crate) use driver;
+
 /// Turns the driver's result into an error that names the call.
 pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
-    match result {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        error if is_lost(error) => Err(CudaErrorKind::DeviceLost {
-            error: format!("{error:?}"),
-        }
-        .into()),
-        error => Err(CudaErrorKind::Driver {
-            call,
-            error: format!("{error:?}"),
-        }
-        .into()),
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
     }
+    let error = format!("{result:?}");
+    // Its versions are no names for a user.
+    let call = call.trim_end_matches("_v2");
+    Err(CudaError(match is_lost(result) {
+        true => CudaErrorKind::DeviceLost { error },
+        false => CudaErrorKind::Driver { call, error },
+    }))
 }
 
 /// Whether a context is unusable after this error.

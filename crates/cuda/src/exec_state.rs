@@ -4,9 +4,10 @@ use crate::arguments::KvLayer;
 use crate::attention::can_tile;
 use crate::calls::Addresses;
 use crate::device::{Buffer, Device, Pinned, Stream};
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, driver};
 use crate::executable::Piece;
 use crate::kv::CudaKv;
+use crate::launch::Launch;
 use crate::persistent::flagged_bytes;
 use crate::plan;
 use crate::profile::LaunchProfile;
@@ -15,9 +16,8 @@ use crate::tape::{Planned, Tape, attention_memory};
 use crate::weights::Constants;
 use backend::{BackendError, CacheStep, CompileOptions, ExecutorKind, TraceCallback};
 use base::DType;
-use cudarc::driver::sys;
 use graph::{Bindings, Data, Graph, Value};
-use kv::{Step, StepPlan};
+use kv::StepPlan;
 use std::sync::Arc;
 
 /// Bytes of the step buffer for the runs and items of plans, beyond a few words a token.
@@ -168,11 +168,9 @@ impl ExecState {
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         self.grow_step(bytes.len())?;
         self.staging.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        let (to, from) = (self.step.address(), self.staging.bytes().as_ptr().cast());
         // SAFETY: both buffers have at least this size, and every step waits for the stream before they change again.
-        let copied = check("cuMemcpyHtoDAsync", unsafe {
-            let from = self.staging.bytes().as_ptr().cast();
-            sys::cuMemcpyHtoDAsync_v2(self.step.address(), from, bytes.len(), self.stream.0)
-        });
+        let copied = unsafe { driver!(cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.0)) };
         self.words = words;
         Ok(copied?)
     }
@@ -186,29 +184,23 @@ impl ExecState {
         }
         // SAFETY: the tape's addresses are those of this machine's memory: callers compare generations.
         unsafe {
+            let run = |launches: &[Launch]| {
+                let mut launches = launches.iter();
+                launches.try_for_each(|launch| launch.start(&self.stream))
+            };
             match start {
                 Start::Pieces(pieces) => {
                     for piece in pieces {
                         match piece {
                             Piece::Captured(graph) => graph.start(&self.stream)?,
-                            Piece::Launched(launches) => {
-                                launches
-                                    .iter()
-                                    .try_for_each(|launch| launch.start(&self.stream))?;
-                            }
+                            Piece::Launched(launches) => run(launches)?,
                         }
                     }
                 }
-                Start::Launches => {
-                    tape.whole
-                        .iter()
-                        .try_for_each(|launch| launch.start(&self.stream))?;
-                }
+                Start::Launches => run(&tape.whole)?,
                 Start::Traced(trace) => {
                     for call in &tape.calls {
-                        call.launches
-                            .iter()
-                            .try_for_each(|launch| launch.start(&self.stream))?;
+                        run(&call.launches)?;
                         self.stream.wait()?;
                         let node = &self.graph.nodes()[call.node];
                         let ty = &self.graph.tensor(node.output).ty;
@@ -240,11 +232,9 @@ impl ExecState {
     pub(crate) fn result(&mut self, (address, bytes): (u64, usize)) -> Result<&[u8], BackendError> {
         self.grow_results(bytes)?;
         if bytes > 0 {
+            let to = self.results.bytes_mut().as_mut_ptr().cast();
             // SAFETY: the output has this size, and so has the host's memory, which is read after the wait.
-            check("cuMemcpyDtoHAsync", unsafe {
-                let to = self.results.bytes_mut().as_mut_ptr().cast();
-                sys::cuMemcpyDtoHAsync_v2(to, address, bytes, self.stream.0)
-            })?;
+            unsafe { driver!(cuMemcpyDtoHAsync_v2(to, address, bytes, self.stream.0)) }?;
         }
         self.stream.wait()?;
         Ok(&self.results.bytes()[..bytes])
@@ -273,16 +263,6 @@ fn value(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Value {
         dtype => Data::from_bytes(dtype, bytes, elements).expect("a compute type of this size"),
     };
     Value { shape, data }
-}
-
-/// A step as the graph's three inputs.
-pub(crate) fn encoded(step: &Step) -> [Vec<i32>; 3] {
-    let tokens = step.tokens();
-    [
-        tokens.iter().map(|token| token.id as i32).collect(),
-        tokens.iter().map(|token| token.position).collect(),
-        step.rows().iter().map(|row| *row as i32).collect(),
-    ]
 }
 
 /// Appends the plan of every class of layers, and fills the table of layers.

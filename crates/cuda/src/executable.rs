@@ -2,7 +2,7 @@
 
 use crate::device::Buffer;
 use crate::error::{CudaError, CudaErrorKind};
-use crate::exec_state::{ExecState, Start, encoded};
+use crate::exec_state::{ExecState, Start};
 use crate::kv::CudaKv;
 use crate::launch::{CapturedGraph, Launch};
 use crate::profile::LaunchProfile;
@@ -10,7 +10,7 @@ use crate::tape::Tape;
 use crate::topk::{ranked_tokens, token_of};
 use backend::{
     BackendError, BackendErrorKind, CacheStep, CaptureSizes, GraphSupport, NodeProfile,
-    OutputCallback, Replay, RunMode, StepOptions, StepOutputs, TraceCallback,
+    OutputCallback, Replay, RunMode, StepInputs, StepOptions, StepOutputs, TraceCallback,
 };
 use graph::ValueRef;
 use std::ffi::OsStr;
@@ -109,10 +109,8 @@ impl CudaRecorder {
             let rows = state.result((address, tokens * width * 4))?;
             features.push((floats(rows).to_vec(), width));
         }
-        if !features.is_empty() {
-            let features: Vec<_> = features.iter().map(|(f, width)| (&f[..], *width)).collect();
-            outputs.fill_features(tokens, &features);
-        }
+        let features: Vec<_> = features.iter().map(|(f, width)| (&f[..], *width)).collect();
+        outputs.fill_features(tokens, &features);
         Ok(())
     }
 }
@@ -191,8 +189,9 @@ impl Replay for CudaRecorder {
         self.state.device.bind()?;
         let step = cache.plan.step();
         let counts = (step.real_len(), step.wanted_rows());
-        let inputs = encoded(step);
-        let bytes = inputs.each_ref().map(|input| bytemuck::cast_slice(input));
+        let mut inputs = StepInputs::default();
+        inputs.set(step);
+        let bytes = inputs.0.each_ref().map(|input| bytemuck::cast_slice(input));
         let layout = &recording.tape.layout;
         self.state.fill(layout, &bytes, Some(&mut cache))?;
         self.refresh(recording)?;
@@ -232,7 +231,7 @@ impl Replay for CudaRecorder {
 
     fn profile(&self) -> Vec<NodeProfile> {
         let profile = self.state.profile.as_ref();
-        profile.map_or(vec![], |profile| profile.nodes().to_vec())
+        profile.map_or(vec![], |profile| profile.0.all().to_vec())
     }
 
     fn arena_bytes(&self) -> usize {

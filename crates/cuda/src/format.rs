@@ -1,50 +1,31 @@
 //! The formats that weights have on the device.
 
 use base::DType;
+use base::named_enum;
 use base::quant::{Codes, Dialect};
 use std::fmt::Write;
 
-/// How the device stores a weight; `kernels/formats.cuh` describes each format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum DeviceFormat {
-    /// Codes of 4 bits, scale and offset for 32 columns.
-    W4,
-    /// Signed codes of 8 bits, scale for 32 columns.
-    W8,
-    /// Signed codes of 8 bits, scale and offset for 16 columns.
-    W8Groups,
-    /// bf16.
-    Bf16,
-    /// f16.
-    F16,
-    /// f32.
-    F32,
+named_enum! {
+    /// How the device stores a weight; `kernels/formats.cuh` describes each format.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u32)]
+    pub enum DeviceFormat {
+        /// Codes of 4 bits, scale and offset for 32 columns.
+        W4 = "w4",
+        /// Signed codes of 8 bits, scale for 32 columns.
+        W8 = "w8",
+        /// Signed codes of 8 bits, scale and offset for 16 columns.
+        W8Groups = "w8_groups",
+        /// bf16.
+        Bf16 = "bf16",
+        /// f16.
+        F16 = "f16",
+        /// f32.
+        F32 = "f32",
+    }
 }
 
 impl DeviceFormat {
-    /// Every format.
-    pub const ALL: [DeviceFormat; 6] = [
-        DeviceFormat::W4,
-        DeviceFormat::W8,
-        DeviceFormat::W8Groups,
-        DeviceFormat::Bf16,
-        DeviceFormat::F16,
-        DeviceFormat::F32,
-    ];
-
-    /// The name used in file names.
-    pub fn name(self) -> &'static str {
-        match self {
-            DeviceFormat::W4 => "w4",
-            DeviceFormat::W8 => "w8",
-            DeviceFormat::W8Groups => "w8_groups",
-            DeviceFormat::Bf16 => "bf16",
-            DeviceFormat::F16 => "f16",
-            DeviceFormat::F32 => "f32",
-        }
-    }
-
     /// The numbers that an element of x is the sum of, as `XP` in the kernels.
     pub(crate) fn x_parts(self) -> usize {
         match self {

@@ -1,7 +1,7 @@
 //! Kernel calls, and graphs of them that are captured once and replayed.
 
 use crate::device::{Device, Function, Stream};
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, driver};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 
@@ -103,14 +103,14 @@ impl Launch {
             numAttrs: attributes.len() as u32,
         };
         // SAFETY: the caller guarantees the arguments, and the driver copies them during the call.
-        check("cuLaunchKernelEx", unsafe {
-            sys::cuLaunchKernelEx(
+        unsafe {
+            driver!(cuLaunchKernelEx(
                 &config,
                 self.function.handle,
                 arguments.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        })
+                std::ptr::null_mut()
+            ))
+        }
     }
 }
 
@@ -131,24 +131,18 @@ impl CapturedGraph {
     ) -> Result<CapturedGraph, CudaError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream exists and no capture is under way on it.
-        check("cuStreamBeginCapture", unsafe {
-            sys::cuStreamBeginCapture_v2(stream.0, mode)
-        })?;
+        unsafe { driver!(cuStreamBeginCapture_v2(stream.0, mode)) }?;
         // SAFETY: the caller guarantees the arguments.
         let started = launches
             .iter()
             .try_for_each(|launch| unsafe { launch.start(stream) });
         let mut graph = std::ptr::null_mut();
         // SAFETY: a capture is under way; `graph` is written by the call.
-        let ended = check("cuStreamEndCapture", unsafe {
-            sys::cuStreamEndCapture(stream.0, &mut graph)
-        });
+        let ended = unsafe { driver!(cuStreamEndCapture(stream.0, &mut graph)) };
         let mut exec = std::ptr::null_mut();
         let made = started.and(ended).and_then(|()| {
             // SAFETY: the graph was captured above; `exec` is written by the call.
-            check("cuGraphInstantiate", unsafe {
-                sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0)
-            })
+            unsafe { driver!(cuGraphInstantiateWithFlags(&mut exec, graph, 0)) }
         });
         // A capture whose calls failed may have given a graph too.
         if !graph.is_null() {
@@ -165,9 +159,7 @@ impl CapturedGraph {
     /// As [`capture`](CapturedGraph::capture).
     pub(crate) unsafe fn start(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: the caller guarantees the arguments of the captured calls.
-        check("cuGraphLaunch", unsafe {
-            sys::cuGraphLaunch(self.0, stream.0)
-        })
+        unsafe { driver!(cuGraphLaunch(self.0, stream.0)) }
     }
 }
 

@@ -119,6 +119,7 @@ impl Backend for Cuda {
         Ok(Footprint {
             arena,
             packed: packed.into_iter().collect(),
+            mapped: vec![],
             kv: request.kv_layout(),
         })
     }

@@ -209,6 +209,7 @@ impl CallMaker<'_> {
         // The kernel replaces a null rope table by an empty one (`rotated` is 0): both operands are rotated, or
         // neither.
         let fits = attention.alone
+            && node.inputs.len() == 4
             && (a.table == 0) == (a.key_table == 0)
             && a.key_dim.is_multiple_of(4)
             && a.value_dim.is_multiple_of(4)

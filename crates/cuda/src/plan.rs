@@ -1,5 +1,6 @@
 //! The encoding of a step's plan for the attention kernels.
 
+use bytemuck::{Pod, Zeroable};
 use kv::{AttentionSpans, CellRun, LayerPlan};
 
 /// Positions of a part, as `PART` in the kernels.
@@ -10,11 +11,10 @@ pub(crate) const TILE: usize = 16;
 pub(crate) const SLOTS: usize = 1024;
 /// Words of a class's header: offsets of writes and items, the number of items, offsets of runs and of ranges.
 const HEADER: usize = 8;
-/// Words of an item.
-const ITEM: usize = 8;
 
 /// The work of one block of threads: some parts of what queries with one run list see.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 struct Item {
     query: i32,
     queries: i32,
@@ -27,20 +27,6 @@ struct Item {
 }
 
 impl Item {
-    fn words(self) -> [u32; ITEM] {
-        let Item {
-            query,
-            queries,
-            first_run,
-            runs,
-            begin,
-            end,
-            slot,
-            part,
-        } = self;
-        [query, queries, first_run, runs, begin, end, slot, part].map(|field| field as u32)
-    }
-
     fn parts(&self) -> usize {
         parts(self.begin as u32, self.end as u32)
     }
@@ -110,7 +96,7 @@ pub(crate) fn encode(plan: &LayerPlan, tiled: bool, words: &mut Vec<u32>) -> u32
     for mut item in tiles.into_iter().rev() {
         let parts = item.parts();
         if parts == 0 {
-            words.extend(item.words());
+            words.extend_from_slice(bytemuck::cast_slice(&[item]));
             count += 1;
             continue;
         }
@@ -127,7 +113,7 @@ pub(crate) fn encode(plan: &LayerPlan, tiled: bool, words: &mut Vec<u32>) -> u32
             let first = of_list.partition_point(|run| run.positions().end <= item.begin as u32);
             let last = of_list.partition_point(|run| run.position < item.end as u32);
             (item.first_run, item.runs) = ((at + first) as i32, last.saturating_sub(first) as i32);
-            words.extend(item.words());
+            words.extend_from_slice(bytemuck::cast_slice(&[item]));
             count += 1;
         };
         if parts == 1 || !splits {
@@ -174,7 +160,8 @@ mod tests {
         let mut seen = vec![vec![]; queries];
         let mut slots = std::collections::BTreeSet::new();
         // The kernels merge an item's parts in order; items of different queries come in any order.
-        for item in words[items as usize..][..count as usize * ITEM].chunks(ITEM) {
+        let len = size_of::<Item>() / 4;
+        for item in words[items as usize..][..count as usize * len].chunks(len) {
             let [
                 query,
                 item_queries,

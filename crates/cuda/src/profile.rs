@@ -1,27 +1,18 @@
 //! The time of a step's kernels, measured by events.
 
 use crate::device::Stream;
-use crate::error::{CudaError, check};
+use crate::error::{CudaError, driver};
 use crate::tape::Tape;
-use backend::NodeProfile;
+use backend::{NodeProfile, NodeProfiles};
 use cudarc::driver::sys;
 use graph::Graph;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Measurements by kernel and label, in the order in which they were first run.
 #[derive(Default)]
-pub(crate) struct LaunchProfile {
-    order: BTreeMap<(&'static str, String), usize>,
-    nodes: Vec<NodeProfile>,
-}
+pub(crate) struct LaunchProfile(pub(crate) NodeProfiles);
 
 impl LaunchProfile {
-    /// The measurements so far.
-    pub(crate) fn nodes(&self) -> &[NodeProfile] {
-        &self.nodes
-    }
-
     /// Starts the kernels of a tape one by one, with an event after each, and waits for them.
     ///
     /// # Safety
@@ -48,24 +39,15 @@ impl LaunchProfile {
         stream.wait()?;
         for (kernel, label, (bytes, macs), after) in events {
             let time = before.until(&after)?;
-            let new = self.nodes.len();
-            let at = *self.order.entry((kernel, label.clone())).or_insert(new);
-            if at == new {
-                self.nodes.push(NodeProfile {
-                    op: kernel,
-                    label,
-                    runs: 0,
-                    time: Duration::ZERO,
-                    bytes: 0,
-                    macs: 0,
-                    is_f32: false,
-                });
-            }
-            let node = &mut self.nodes[at];
-            node.runs += 1;
-            node.time += time;
-            node.bytes += bytes;
-            node.macs += macs;
+            self.0.add(NodeProfile {
+                op: kernel,
+                label,
+                runs: 1,
+                time,
+                bytes,
+                macs,
+                is_f32: false,
+            });
             before = after;
         }
         Ok(())
@@ -92,23 +74,17 @@ impl Event {
     fn recorded(stream: &Stream) -> Result<Event, CudaError> {
         let mut event = std::ptr::null_mut();
         // SAFETY: `event` is written by the call.
-        check("cuEventCreate", unsafe {
-            sys::cuEventCreate(&mut event, 0)
-        })?;
+        unsafe { driver!(cuEventCreate(&mut event, 0)) }?;
         let event = Event(event);
         // SAFETY: both exist.
-        check("cuEventRecord", unsafe {
-            sys::cuEventRecord(event.0, stream.0)
-        })?;
+        unsafe { driver!(cuEventRecord(event.0, stream.0)) }?;
         Ok(event)
     }
 
     fn until(&self, later: &Event) -> Result<Duration, CudaError> {
         let mut milliseconds = 0.0;
         // SAFETY: both events were recorded and waited for; the time is written by the call.
-        check("cuEventElapsedTime", unsafe {
-            sys::cuEventElapsedTime_v2(&mut milliseconds, self.0, later.0)
-        })?;
+        unsafe { driver!(cuEventElapsedTime_v2(&mut milliseconds, self.0, later.0)) }?;
         Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1000.0))
     }
 }

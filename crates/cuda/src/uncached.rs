@@ -10,7 +10,7 @@ use graph::ops::{Attention, Binary, BinaryFunction, Compare, CompareFunction, Op
 use graph::{Node, TensorId};
 
 /// Threads of a block.
-const THREADS: usize = 128;
+const THREADS: u32 = 128;
 
 /// A function of pairs of integers or truth values, numbered as in the kernel.
 #[derive(Clone, Copy)]
@@ -64,18 +64,6 @@ impl CallMaker<'_> {
             },
             _ => Err(self.unsupported(node, "it has no kernel for this op")),
         }
-    }
-
-    fn launch<A: bytemuck::NoUninit>(
-        &self,
-        kernel: &'static str,
-        elements: usize,
-        arguments: &A,
-    ) -> Result<Vec<Launch>, BackendError> {
-        let function = self.device.function(Unit::General, kernel)?;
-        let blocks = elements.div_ceil(THREADS) as u32;
-        let launch = Launch::new(function, [blocks, 1], THREADS as u32, 0, arguments);
-        Ok(vec![launch])
     }
 
     fn dtype(&self, id: TensorId) -> DType {
@@ -140,7 +128,7 @@ impl CallMaker<'_> {
         };
         let function = self.device.function(Unit::General, "plain_attention")?;
         let grid = [queries as u32, heads as u32];
-        let launch = Launch::new(function, grid, THREADS as u32, shared as u32, &arguments);
+        let launch = Launch::new(function, grid, THREADS, shared as u32, &arguments);
         Ok(vec![launch])
     }
 
@@ -215,7 +203,8 @@ impl CallMaker<'_> {
             from_strides: three(from_strides, 0),
             to_strides: three(to_strides, 0),
         };
-        self.launch("copy_strided", dims.iter().product(), &arguments)
+        let blocks = dims.iter().product::<usize>().div_ceil(THREADS as usize);
+        self.general("copy_strided", blocks, THREADS, &arguments)
     }
 
     fn pairs(
@@ -250,7 +239,8 @@ impl CallMaker<'_> {
             function: function as u32,
             unused: 0,
         };
-        self.launch("map_pairs", elements, &arguments)
+        let blocks = elements.div_ceil(THREADS as usize);
+        self.general("map_pairs", blocks, THREADS, &arguments)
     }
 }
 

@@ -119,18 +119,13 @@ impl Constants {
             let raw = Buffer::new(device, bytes.len())?;
             // SAFETY: the buffer has the constant's size.
             unsafe { device.upload(raw.address(), bytes)? };
-            match shapes.get(&id) {
-                Some(shape) => {
-                    constants
-                        .packed
-                        .insert(id, pack(device, shape, &raw, bytes.len())?);
-                    if plain_too.contains(&id) {
-                        constants.plain.insert(id, raw);
-                    }
-                }
-                None => {
-                    constants.plain.insert(id, raw);
-                }
+            let shape = shapes.get(&id);
+            if let Some(shape) = shape {
+                let weight = pack(device, shape, &raw, bytes.len())?;
+                constants.packed.insert(id, weight);
+            }
+            if shape.is_none() || plain_too.contains(&id) {
+                constants.plain.insert(id, raw);
             }
             done += bytes.len();
             if options

@@ -38,9 +38,13 @@ fn attention_agrees_with_the_reference_over_random_histories() {
 #[test]
 fn an_op_without_a_kernel_is_refused_by_name() {
     let Some(cuda) = gpu::device() else { return };
-    let error = conformance::primitives(&cuda, &CompileOptions::default(), TOLERANCE).unwrap_err();
-    assert!(
-        error.contains("the cuda backend does not support"),
-        "{error}"
-    );
+    let options = CompileOptions::default();
+    let suites = [conformance::primitives, conformance::experts];
+    for suite in suites {
+        let error = suite(&cuda, &options, TOLERANCE).unwrap_err();
+        assert!(
+            error.contains("the cuda backend does not support"),
+            "{error}"
+        );
+    }
 }

@@ -101,7 +101,7 @@ fn features_of_every_token_come_back_in_every_mode() {
 fn a_mixed_load_replays_what_was_recorded_at_start_up() {
     let Some(cuda) = gpu::device() else { return };
     let mut runnable = runnable(&cuda, RunMode::Full);
-    let recorded = runnable.captures();
+    let recorded = runnable.executable().captures();
     assert!(recorded > 50, "only {recorded} recordings");
     // Every sequence begins with a prompt, of which a few are longer than anything recorded, and goes on alone and with others.
     let mut random = TestRng::new(8);
@@ -137,7 +137,11 @@ fn a_mixed_load_replays_what_was_recorded_at_start_up() {
         steps += 1;
         replays += usize::from(mode == RunMode::Full);
     }
-    assert_eq!(runnable.captures(), recorded, "recorded after start-up");
+    assert_eq!(
+        runnable.executable().captures(),
+        recorded,
+        "recorded after start-up"
+    );
     let share = replays as f64 / steps as f64;
     let _ = writeln!(
         std::io::stderr(),

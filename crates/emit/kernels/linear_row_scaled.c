@@ -1,8 +1,9 @@
 /* Linear layers with weights of four to six bits.
  *
- * Sixteen rows make a panel. A block of a panel has 32 inputs. Four-bit quants: byte 16 i + 2 r holds input i of row r in its low
- * half and input i + 16 in its high half, and byte 16 i + 2 r + 1 the same of row r + 8. Wider quants: byte 16 i + 2 r is input i of
- * row r, and byte 16 i + 2 r + 1 that of row r + 8. Sixteen scales and sixteen mins of each group follow, integers in units of one
+ * Sixteen rows make a panel. A block of a panel has 32 inputs. The low four bits of quants: byte 16 i + 2 r holds input i of row r
+ * in its low half and input i + 16 in its high half, and byte 16 i + 2 r + 1 the same of row r + 8. The bits above follow, if there
+ * are any: of one bit, byte 16 j + lane has those of inputs j, j + 4, j + 8 and so on, from its lowest bit on; of two bits, those of
+ * inputs j, j + 8, j + 16 and j + 24. Sixteen scales and sixteen mins of each group follow, integers in units of one
  * f32 per row; those are the panel's last line. A weight is scale * (quant - centre) + min. Activations are integers of 14 bits in
  * two planes of bytes, with a scale per chunk. Sums of a chunk are exact; only they are rounded.
  */
@@ -75,6 +76,20 @@ struct row_scaled_totals {
     int32_t high[LANES], low[LANES];
 };
 
+/* The quants of a block as bytes: byte 16 i + lane is input i. */
+static inline void row_scaled_widen(const uint8_t *block, size_t upper, uint8_t *quants)
+{
+    unsigned mask = (1u << upper) - 1;
+    for (size_t half = 0; half < 2; half++)
+        for (size_t i = 0; i < 16; i++) {
+            size_t input = 16 * half + i, bytes = 4 * upper;
+            const uint8_t *low = block + 16 * i, *high = block + 256 + input % bytes * 16;
+            unsigned shift = (unsigned)(input / bytes * upper);
+            for (int lane = 0; lane < 16; lane++)
+                quants[16 * input + lane] = (uint8_t)((low[lane] >> 4 * half & 15) | (high[lane] >> shift & mask) << 4);
+        }
+}
+
 #ifdef HAS_LANES
 typedef int16_t i16_eight __attribute__((vector_size(16)));
 typedef uint16_t u16_eight __attribute__((vector_size(16)));
@@ -116,16 +131,21 @@ static inline void row_scaled_block(const uint8_t *quants, const struct row_scal
     /* Of the groups, for rows 0 to 7 and 8 to 15. */
     u16_pairs sums[ROW_SCALED_TOKENS][2][2] = {{{{0}}}};
     uint32_t pairs[ROW_SCALED_TOKENS][32];
-    const int16_t *factors = (const int16_t *)(quants + (format.wide ? 512 : 256));
+    const int16_t *factors = (const int16_t *)(quants + 256 + 64 * format.upper);
+    uint8_t wide[512];
+    if (format.upper) {
+        row_scaled_widen(quants, format.upper, wide);
+        quants = wide;
+    }
     for (int t = 0; t < tokens; t++)
         for (int i = 0; i < 32; i++)
             pairs[t][i] = (uint16_t)x[t].high[block * 32 + i] | (uint32_t)x[t].low[block * 32 + i] << 16;
     for (int i = 0; i < 16; i++) {
         u16_pairs first, last;
-        uint16_t mask = format.wide ? 255 : 15;
+        uint16_t mask = format.upper ? 255 : 15;
         row_scaled_load(quants + 16 * i, &first);
         last = first >> 4;
-        if (format.wide)
+        if (format.upper)
             row_scaled_load(quants + 256 + 16 * i, &last);
         u16_pairs rows[2][2] = {{first & mask, first >> 8 & mask}, {last & mask, last >> 8 & mask}};
         for (int t = 0; t < tokens; t++)
@@ -151,15 +171,21 @@ static inline void row_scaled_block(const uint8_t *quants, const struct row_scal
 static inline void row_scaled_block(const uint8_t *quants, const struct row_scaled_row *x, int tokens, size_t block,
                                     struct row_scaled format, struct row_scaled_totals *totals)
 {
+    const int16_t *all_factors = (const int16_t *)(quants + 256 + 64 * format.upper);
+    uint8_t wide[512];
+    if (format.upper) {
+        row_scaled_widen(quants, format.upper, wide);
+        quants = wide;
+    }
     for (int t = 0; t < tokens; t++)
         for (size_t g = 0; g < 32 / format.group; g++) {
-            const int16_t *factors = (const int16_t *)(quants + (format.wide ? 512 : 256)) + g * 2 * LANES;
+            const int16_t *factors = all_factors + g * 2 * LANES;
             const int32_t *activations = x[t].sums + 2 * (block * 32 / format.group + g);
             for (int r = 0; r < LANES; r++) {
                 int32_t high = 0, low = 0;
                 for (size_t i = g * format.group; i < (g + 1) * format.group; i++) {
-                    int quant = quants[(format.wide ? i : i % 16) * 16 + r % 8 * 2 + r / 8];
-                    if (!format.wide)
+                    int quant = quants[(format.upper ? i : i % 16) * 16 + r % 8 * 2 + r / 8];
+                    if (!format.upper)
                         quant = i < 16 ? quant & 15 : quant >> 4;
                     high += (quant - (int)format.centre) * x[t].high[block * 32 + i];
                     low += (quant - (int)format.centre) * x[t].low[block * 32 + i];
@@ -173,7 +199,7 @@ static inline void row_scaled_block(const uint8_t *quants, const struct row_scal
 
 static size_t row_scaled_stride(struct row_scaled format)
 {
-    return (format.wide ? 512 : 256) + 32 / format.group * 64;
+    return 256 + 64 * format.upper + 32 / format.group * 64;
 }
 
 static inline void row_scaled_panel(const uint8_t *panel, const struct row_scaled_row *x, int tokens, size_t k,
@@ -211,12 +237,14 @@ struct row_scaled_task {
 static inline void row_scaled_outputs(const uint8_t *panel, const struct row_scaled_row *x, int tokens, size_t k,
                                       struct row_scaled format, float (*out)[LANES])
 {
-    if (format.group == 32 && format.wide)
+    if (format.group == 32 && format.upper == 1)
         row_scaled_panel(panel, x, tokens, k, (struct row_scaled){32, format.centre, 1}, out);
+    else if (format.group == 16 && format.upper == 2)
+        row_scaled_panel(panel, x, tokens, k, (struct row_scaled){16, format.centre, 2}, out);
+    else if (format.upper)
+        row_scaled_panel(panel, x, tokens, k, format, out);
     else if (format.group == 32)
         row_scaled_panel(panel, x, tokens, k, (struct row_scaled){32, 0, 0}, out);
-    else if (format.wide)
-        row_scaled_panel(panel, x, tokens, k, (struct row_scaled){16, format.centre, 1}, out);
     else
         row_scaled_panel(panel, x, tokens, k, (struct row_scaled){16, 0, 0}, out);
 }

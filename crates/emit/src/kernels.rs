@@ -1,10 +1,11 @@
 //! The parts of `kernels.c`, and those that a model uses.
 
 use base::DType;
-use base::quant::{BlockFormat, Dialect};
+use base::quant::{BlockFormat, Codes, Dialect, QuantBlock};
 use graph::ops::Activation;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 /// A part of `kernels.c`.
@@ -88,6 +89,11 @@ static PARTS: LazyLock<Vec<Part>> = LazyLock::new(|| {
             include_str!("../kernels/activation_sigmoid.c"),
         ),
         part("gather_rows", "", include_str!("../kernels/gather_rows.c")),
+        part(
+            "gather_panels",
+            "",
+            include_str!("../kernels/gather_panels.c"),
+        ),
         part("copy_rows", "", include_str!("../kernels/copy_rows.c")),
         part("decode_f16", "", include_str!("../kernels/decode_f16.c")),
         part("decode_bf16", "", include_str!("../kernels/decode_bf16.c")),
@@ -131,8 +137,52 @@ void k_decode_{name}(const uint8_t *block, float *out)
 }}
 "
     );
-    parts.push(part(format!("decode_{name}"), needs, source));
+    let decode = format!("decode_{name}");
+    parts.push(part(decode.clone(), needs, source));
+    if let Some(scales) = scale_bytes(format) {
+        let (start, count, bytes) = (scales.start, scales.len(), format.bytes);
+        let code = match format.codes {
+            Codes::Signed => "(signed char)codes[e]",
+            _ => "codes[e]",
+        };
+        let source = format!(
+            "void k_join_{name}(const uint8_t *scales, const uint8_t *codes, float *out)
+{{
+    uint8_t block[{bytes}] = {{0}};
+    memcpy(block + {start}, scales, {count});
+    for (int e = 0; e < {len}; e++) {{
+        struct quant q = {name}_at(block, e);
+        q.code = {code};
+        out[e] = q.scale * (float){value}{min};
+    }}
+}}
+"
+        );
+        parts.push(part(format!("join_{name}"), decode, source));
+    }
     parts
+}
+
+/// The bytes of a block that its scales and mins are read from. `None` if they take half of a block, as where they are apart.
+pub(crate) fn scale_bytes(format: &BlockFormat) -> Option<Range<usize>> {
+    let numbers = |block: &[u8]| {
+        let mut read = QuantBlock::default();
+        (format.unpack)(block, &mut read);
+        let factors = (read.scales, read.mins);
+        (read.scale.to_bits(), read.min.to_bits(), factors)
+    };
+    let empty = vec![0; format.bytes];
+    let counts = |at: &usize| {
+        (0..8).any(|bit| {
+            let mut block = empty.clone();
+            block[*at] = 1 << bit;
+            numbers(&block) != numbers(&empty)
+        })
+    };
+    let mut at = (0..format.bytes).filter(counts);
+    let first = at.next()?;
+    let end = at.next_back().unwrap_or(first) + 1;
+    (2 * (end - first) < format.bytes).then_some(first..end)
 }
 
 /// The parts that a program uses, by name.
@@ -241,6 +291,23 @@ mod tests {
             kernels.source(1).matches("_gated(").count(),
             Activation::ALL.len()
         );
+    }
+
+    #[test]
+    fn scales_are_a_part_of_a_block() {
+        let table = [
+            (DType::Q8_0, Some(0..2)),
+            (DType::Q4_1, Some(0..4)),
+            (DType::Q5_0, Some(0..2)),
+            (DType::Q4_K, Some(0..16)),
+            (DType::Q5_K, Some(0..16)),
+            (DType::Q6_K, Some(192..210)),
+            // The first and the last bytes.
+            (DType::Q2_K, None),
+        ];
+        for (dtype, expected) in table {
+            assert_eq!(scale_bytes(dtype.format().unwrap()), expected, "{dtype}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) enum Form {
     Raw,
     /// A quantised weight `[n, k]` in panels.
     QuantisedPanels { n: usize, k: usize },
+    /// Of a table that is in panels: the bytes of every block that its scales and mins are read from.
+    Scales { start: usize, bytes: usize },
     /// An f32 weight `[n, k]` in panels.
     F32Panels { n: usize, k: usize },
     /// The cosines and sines of positions below `positions`, from a constant of frequencies.
@@ -56,6 +58,7 @@ pub(crate) struct Weights {
 enum FormKind {
     Raw,
     Packed,
+    Scales,
     Table,
 }
 
@@ -64,6 +67,7 @@ impl Form {
         match self {
             Form::Raw => FormKind::Raw,
             Form::QuantisedPanels { .. } | Form::F32Panels { .. } => FormKind::Packed,
+            Form::Scales { .. } => FormKind::Scales,
             Form::RopeTable { .. } => FormKind::Table,
         }
     }
@@ -74,6 +78,7 @@ impl Form {
             Form::QuantisedPanels { n, k } => {
                 n.div_ceil(PackedWeightKind::PANEL) * panel_bytes(dtype, k)?
             }
+            Form::Scales { bytes, .. } => constant.len() / dtype.block_bytes() * bytes,
             Form::F32Panels { n, k } => {
                 let panels = n.div_ceil(F32_PANEL).checked_mul(F32_PANEL)?;
                 panels.checked_mul(k)?.checked_mul(size_of::<f32>())?
@@ -102,6 +107,7 @@ impl Weights {
         let prefix = match form.kind() {
             FormKind::Raw => "W_",
             FormKind::Packed => "P_",
+            FormKind::Scales => "S_",
             FormKind::Table => "T_",
         };
         let name = names.get(prefix, id, &tensor.name);
@@ -120,6 +126,7 @@ impl Weights {
                 let layout = match form {
                     Form::QuantisedPanels { .. } => " in panels",
                     Form::F32Panels { .. } => " in panels",
+                    Form::Scales { .. } => ", scales of the blocks",
                     _ => "",
                 };
                 format!("{}{dims:?}{layout}", tensor.ty.dtype)
@@ -219,6 +226,12 @@ fn write_weight(graph: &Graph, weight: &Weight, out: &mut dyn Write) -> io::Resu
             });
             result
         }
+        Form::Scales { start, bytes: len } => {
+            let blocks = bytes.chunks_exact(tensor.ty.dtype.block_bytes());
+            let mut own = Vec::with_capacity(bytes.len() / tensor.ty.dtype.block_bytes() * len);
+            blocks.for_each(|block| own.extend(&block[start..start + len]));
+            out.write_all(&own)
+        }
         Form::F32Panels { n, k } => {
             let rows: Vec<f32> = floats(bytes);
             let mut panel = vec![0.0f32; k * F32_PANEL];
@@ -267,16 +280,46 @@ const PANEL: usize = PackedWeightKind::PANEL;
 
 /// Bytes of a panel in `weights.bin`.
 fn panel_bytes(dtype: DType, k: usize) -> Option<usize> {
-    let (halves, factors) = match PackedWeightKind::of(dtype)? {
-        PackedWeightKind::RowScaled { bits, group, .. } => (bits <= 4, k / group * 4),
-        PackedWeightKind::ByteQuants { is_table } => (is_table, k / BLOCK * 2),
-    };
-    let quants = if halves { k / 2 } else { k };
-    Some((quants + factors + 4) * PANEL)
+    let units = PANEL * size_of::<f32>();
+    Some(k / BLOCK * PanelCodes::of(dtype)?.stride + units)
+}
+
+/// Where the codes of a weight in panels are.
+pub(crate) struct PanelCodes {
+    /// Bytes of a block of 32 inputs of a panel.
+    pub(crate) stride: usize,
+    /// Bits above the fourth, which are stored behind all low ones.
+    pub(crate) upper: usize,
+    pub(crate) is_byte: bool,
+    /// Whether rows r and r + 8 are neighbours.
+    pub(crate) pairs: bool,
+}
+
+impl PanelCodes {
+    pub(crate) fn of(dtype: DType) -> Option<PanelCodes> {
+        let half = BLOCK / 2 * PANEL;
+        Some(match PackedWeightKind::of(dtype)? {
+            PackedWeightKind::RowScaled { bits, group, .. } => {
+                let upper = bits.saturating_sub(4) as usize;
+                PanelCodes {
+                    stride: half + BLOCK / 8 * upper * PANEL + BLOCK / group * 4 * PANEL,
+                    upper,
+                    is_byte: false,
+                    pairs: true,
+                }
+            }
+            PackedWeightKind::ByteQuants { is_table } => PanelCodes {
+                stride: if is_table { half } else { 2 * half } + 2 * PANEL,
+                upper: 0,
+                is_byte: !is_table,
+                pairs: false,
+            },
+        })
+    }
 }
 
 /// Writes a panel as the kernels read it: for each block the quants and the factors of its groups, then the scales of the rows.
-/// Four-bit quants of inputs i and i + 16 share a byte.
+/// The low four bits of inputs i and i + 16 share a byte.
 fn write_panel(panel: &PlainPanel, kind: PackedWeightKind, out: &mut Vec<u8>) {
     out.clear();
     match kind {
@@ -285,7 +328,8 @@ fn write_panel(panel: &PlainPanel, kind: PackedWeightKind, out: &mut Vec<u8>) {
             let row = |lane: usize| lane / 2 + lane % 2 * 8;
             let groups = panel.factors.chunks(BLOCK / group);
             for (quants, factors) in panel.quants.chunks(BLOCK).zip(groups) {
-                write_quants(quants, bits <= 4, row, out);
+                write_quants(quants, true, row, out);
+                write_upper(quants, bits.saturating_sub(4) as usize, row, out);
                 for factor in factors {
                     for side in 0..2 {
                         out.extend(factor.iter().flat_map(|pair| pair[side].to_le_bytes()));
@@ -317,6 +361,24 @@ fn write_quants(
     }
     let (low, high) = quants.split_at(BLOCK / 2);
     for (low, high) in low.iter().zip(high) {
-        out.extend((0..PANEL).map(|lane| low[row(lane)] | high[row(lane)] << 4));
+        out.extend((0..PANEL).map(|lane| low[row(lane)] & 15 | high[row(lane)] << 4));
+    }
+}
+
+/// Writes the bits above the fourth of a block's quants: a byte has those of inputs that are four or eight apart.
+fn write_upper(
+    quants: &[[u8; PANEL]],
+    upper: usize,
+    row: impl Fn(usize) -> usize,
+    out: &mut Vec<u8>,
+) {
+    let apart = 4 * upper;
+    for first in 0..apart {
+        out.extend((0..PANEL).map(|lane| {
+            let inputs = (first..BLOCK).step_by(apart);
+            let bits = inputs.map(|input| quants[input][row(lane)] >> 4);
+            bits.enumerate()
+                .fold(0, |byte, (i, bits)| byte | bits << (i * upper))
+        }));
     }
 }

@@ -19,11 +19,18 @@ struct view {
     size_t shape[4], from[4], to[4], start, offset;
 };
 
-/* The format of a weight with a scale per row: inputs of a group, the centre of the quants, and whether a quant is a byte. */
+/* The format of a weight with a scale per row: inputs of a group, the centre of the quants, and the bits of a quant above the fourth. */
 struct row_scaled {
     size_t group;
     int32_t centre;
-    int wide;
+    size_t upper;
+};
+
+/* Where the codes of a weight in panels are: bytes from block to block of 32 inputs, bits above the fourth, whether codes are bytes,
+ * whether rows r and r + 8 are neighbours. */
+struct panel_codes {
+    size_t stride, upper;
+    int is_byte, pairs;
 };
 
 /* Storage types of keys and values, numbered by the bytes of an element. */

@@ -5,8 +5,8 @@ use base::{Bytes, DType};
 use cpu::{Cpu, Isa};
 use emit::{EmitOptions, Program, ProgramPlan, Regions};
 use graph::ops::{
-    Activation, Binary, BinaryFunction, Concat, Expand, Gated, GatherRows, LayerNorm, Linear,
-    Permute, RmsNorm, Scale, Slice, SoftCap, Unary,
+    Activation, Binary, BinaryFunction, Concat, Expand, ExpertScores, Gated, GatherRows, LayerNorm,
+    Linear, Permute, RmsNorm, RouteExperts, Scale, Slice, SoftCap, Unary,
 };
 use graph::{Bindings, Dim, Graph, GraphBuilder, TensorId, Value};
 use kv::CacheConfig;
@@ -124,7 +124,7 @@ fn everything() -> Graph {
         count: 0,
     };
     let types = DType::ALL.into_iter().filter(|dtype| dtype.is_real());
-    let mut parts = Vec::new();
+    let (mut parts, mut tied) = (Vec::new(), Vec::new());
     for (i, dtype) in types.enumerate() {
         let table = b.constant(dtype, &[ROWS, WIDTH]);
         let rows = b.node(GatherRows, &[table, tokens]);
@@ -137,6 +137,10 @@ fn everything() -> Graph {
             b.node(Linear { activation }, &[rows, weight])
         };
         parts.push(product);
+        // A table that is the weight of a product as well.
+        let table = b.constant(dtype, &[ROWS, WIDTH]);
+        let rows = b.node(GatherRows, &[table, tokens]);
+        tied.push(b.node(Linear { activation: None }, &[rows, table]));
     }
     let x = parts[0];
     let vector = b.constant(DType::F32, &[OUTPUTS]);
@@ -179,12 +183,22 @@ fn everything() -> Graph {
     parts.push(b.node(Permute { axes: vec![1, 0] }, &[turned]));
     let shape = vec![tokens_dim, Dim::from(OUTPUTS)];
     parts.push(b.node(Expand { shape }, &[vector]));
+    parts.extend(tied);
     let all = b.node(Concat { axis: 1 }, &parts);
     b.graph.finish(&[all]).unwrap()
 }
 
 /// Emits the graph to a folder.
 fn emit_to(graph: &Graph, cpu: &Cpu, folder: &Path) {
+    with_plan(graph, cpu, |plan| {
+        let program = Program::new(plan, &EmitOptions::default()).unwrap();
+        program.write(folder, &mut |_, _| true).unwrap();
+    });
+    std::fs::write(folder.join("driver.c"), DRIVER).unwrap();
+}
+
+/// Calls `with` with a plan of the graph's program.
+fn with_plan<T>(graph: &Graph, cpu: &Cpu, with: impl FnOnce(&ProgramPlan<'_>) -> T) -> T {
     let options = CompileOptions {
         threads: Some(1),
         ..CompileOptions::default()
@@ -215,9 +229,42 @@ fn emit_to(graph: &Graph, cpu: &Cpu, folder: &Path) {
         vocab: 0,
         tokenizer: None,
     };
-    let program = Program::new(&plan, &EmitOptions::default()).unwrap();
-    program.write(folder, &mut |_, _| true).unwrap();
-    std::fs::write(folder.join("driver.c"), DRIVER).unwrap();
+    with(&plan)
+}
+
+#[test]
+fn routed_experts_are_refused_by_name() {
+    let mut graph = GraphBuilder::new("forward");
+    let tokens_dim = graph.symbol("T");
+    let tokens = graph.input("tokens", DType::I32, [tokens_dim]);
+    graph.input("position", DType::I32, [tokens_dim]);
+    graph.input("text", DType::I32, [tokens_dim]);
+    let mut b = Builder {
+        graph,
+        noise: Noise(9),
+        count: 0,
+    };
+    let table = b.constant(DType::F32, &[ROWS, 8]);
+    let logits = b.node(GatherRows, &[table, tokens]);
+    let route = RouteExperts {
+        used: 2,
+        scores: ExpertScores::Softmax,
+        normalise: true,
+        scale: 1.0,
+        groups: None,
+    };
+    let routed = b.node(route, &[logits]);
+    let graph = b.graph.finish(&[routed]).unwrap();
+    let generic = Isa::available()
+        .into_iter()
+        .find(|isa| isa.name() == "generic");
+    let cpu = Cpu::with_isa(generic.unwrap());
+    let error = with_plan(&graph, &cpu, |plan| {
+        let program = Program::new(plan, &EmitOptions::default());
+        program.err().expect("no program").to_string()
+    });
+    assert!(error.contains("route_experts"), "{error}");
+    assert!(error.contains("there is no C of this op"), "{error}");
 }
 
 fn compile(folder: &Path, compiler: &str, flags: &[&str]) -> PathBuf {

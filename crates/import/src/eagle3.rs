@@ -7,7 +7,7 @@ use crate::lowered::{DraftHead, FeatureLayers, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::transformer::{
     AttentionSpec, Biases, ContextMode, Eagle3Spec, KvSource, LayerSpec, Mlp, Norm, NormKind,
-    NormPlacement, RopeScaling, RopeSpec, TransformerSpec, Weight, build_eagle3,
+    NormPlacement, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, build_eagle3,
 };
 
 /// The architecture's name.
@@ -50,10 +50,11 @@ pub(crate) fn lower(
             eps: head.eps,
         },
         norm_places: NormPlacement::Pre,
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         value_norm: false,
         per_layer_input: None,
         layer_scales: false,
+        sinks: false,
         biases: Biases::default(),
         mlp: Mlp::Gated(Activation::Silu),
         ropes: vec![RopeSpec {
@@ -63,6 +64,8 @@ pub(crate) fn lower(
             scaling: RopeScaling::None,
             attention_factor: 1.0,
         }],
+        residual_scale: None,
+        logit_scale: None,
         final_softcap: None,
         layers: vec![LayerSpec {
             attention: AttentionSpec {
@@ -76,6 +79,7 @@ pub(crate) fn lower(
             },
             rope: Some(0),
             mlp_size: head.mlp_size,
+            experts: None,
             kv: KvSource::Projected,
         }],
     };

@@ -162,6 +162,7 @@ impl Config<'_> {
                 },
                 rope: row.rope.map(|_| usize::from(dim != head_dim)),
                 mlp_size: mlp_size.unwrap_or(4 * hidden_size) * if wide { 2 } else { 1 },
+                experts: None,
                 kv: match owner() {
                     // The builder refuses a layer that names itself.
                     owner if i >= owners => KvSource::Layer(owner.unwrap_or(i)),
@@ -196,12 +197,15 @@ impl Config<'_> {
                 false => None,
             },
             layer_scales: row.layer_scales,
+            sinks: row.sinks,
             embedding_norm: row.embedding_norm,
             context: row.context,
             norm_places: row.norm_places,
             biases: row.biases,
             mlp: row.mlp,
             ropes: ropes.into_iter().flatten().filter_map(rope).collect(),
+            residual_scale: None,
+            logit_scale: None,
             final_softcap: None,
             layers: windows.iter().copied().enumerate().map(layer).collect(),
         };

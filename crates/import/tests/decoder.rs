@@ -17,7 +17,7 @@ use plain::Plain;
 const TOLERANCE: f32 = 1e-4;
 
 /// One step for all tokens, and steps that begin and end inside, at and beyond windows.
-const STEPS: [&[usize]; 3] = [&[24], &[1, 4, 2, 9, 1, 7], &[1; 24]];
+const STEPS: [&[usize]; 4] = [&[24], &[1, 4, 2, 9, 1, 7], &[7, 7, 7, 3], &[1; 24]];
 
 struct Fixture {
     name: String,
@@ -103,7 +103,7 @@ impl Fixture {
 #[test]
 fn the_reference_backend_agrees_with_transformers() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 19);
+    assert!(fixtures.len() >= 43);
     for fixture in &fixtures {
         for sizes in STEPS {
             let (mut runnable, _session) = fixture.runnable();
@@ -185,6 +185,7 @@ fn damaged_files_are_refused_or_import() {
         "gemma3",
         "gemma4",
         "gpt2",
+        "mixtral",
         "llama_mixed",
         "llama_yarn",
         "phi3_longrope",

@@ -106,7 +106,7 @@ fn sink_runner(model: &Model, cpu: &Cpu, sinks: u32, recent: u32) -> Result<Runn
         ..Default::default()
     };
     let cache = Box::new(OneSequence(session));
-    Ok(Runner::with_cache(model, cpu, &options, cache)?)
+    Ok(BatchRunner::with_cache(model, cpu, &options, cache)?.into())
 }
 
 fn main() -> Result<(), Error> {
@@ -152,7 +152,7 @@ pub(crate) fn write_story(
             GenerateEvent::PromptProgress(_) => true,
         },
     )?;
-    let held = runner.batch().cells_used()? as u32;
+    let held = runner.cells_used()? as u32;
     writeln!(
         out,
         "\n[{} tokens of context in {held} cells]",

@@ -52,8 +52,8 @@ pub mod generate {
         GenerateEvent, GenerateOptions, GenerateOutput, GeneratedToken, Generator, NumberRange,
         OptionKind, OptionValue, Owned, PausedGeneration, PromptPrefix, Runner, RunnerOptions,
         SAMPLING_OPTIONS, Sampler, SamplerOptions, SamplingOption, Score, Sequence, SequenceHandle,
-        Timings, TokenConstraint, TokenLogprobs, common_prefix_len, generate, random_seed,
-        sequence_breakers,
+        SequenceRunner, Timings, TokenConstraint, TokenLogprobs, common_prefix_len, generate,
+        random_seed, sequence_breakers,
     };
 }
 
@@ -84,8 +84,8 @@ pub mod grammar {
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{
-        LogitsMode, NodeProfile, OutputCallback, RowOutputs, ScoredToken, StepOptions, StepOutputs,
-        TraceCallback,
+        LogitsMode, NodeProfile, OutputCallback, RowOutputs, Runnable, ScoredToken, StepOptions,
+        StepOutputs, TraceCallback,
     };
     pub use ::base::{Bytes, DType};
     pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};

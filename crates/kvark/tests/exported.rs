@@ -393,8 +393,11 @@ impl<'a> Subject<'a> {
         let mut first = self.runner();
         feed(&mut first, &prefix);
         let shared = first.freeze(self.model).unwrap();
-        let behind =
-            || Runner::with_prefix(&shared, self.model, &self.cpu, &self.runner_options).unwrap();
+        let behind = || {
+            let options = &self.runner_options;
+            let behind = BatchRunner::with_prefix(&shared, self.model, &self.cpu, options);
+            Runner::from(behind.unwrap())
+        };
         for (seed, mut runner) in (14..).zip([first, behind(), behind()]) {
             let tail = self.tokens(seed, 7);
             let cold = self.cold(&[&prefix[..], &tail].concat());

@@ -130,14 +130,15 @@ fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
 
 const CHILD: &str = "KVARK_MEMORY_CHILD";
 
-/// The private memory of this process as the operating system reports it, in bytes.
-fn anonymous() -> u64 {
+/// The private memory of this process, all that is resident of it, and what is resident of files in huge pages, as the operating
+/// system reports it, in bytes.
+fn resident() -> [u64; 3] {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Anonymous:"));
-    let number = line.unwrap().trim().trim_end_matches(" kB");
-    number.trim().parse::<u64>().unwrap() * 1024
+    ["Anonymous:", "Rss:", "FilePmdMapped:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.unwrap().trim().trim_end_matches(" kB");
+        number.trim().parse::<u64>().unwrap() * 1024
+    })
 }
 
 /// Fills the context and reports the memory in use. Runs in a process of its own, so that it cannot reuse freed memory of
@@ -147,30 +148,42 @@ fn child() {
     let Ok(order) = std::env::var(CHILD) else {
         return;
     };
-    let [path, context, storage] = &order.split('|').collect::<Vec<_>>()[..] else {
+    let [path, context, storage, folder] = &order.split('|').collect::<Vec<_>>()[..] else {
         panic!("{order}")
     };
     let model = Model::open(Path::new(path), None).unwrap();
-    let runner_options = runner_options(context.parse().unwrap(), storage);
+    let mut runner_options = runner_options(context.parse().unwrap(), storage);
+    runner_options.compile.packed_folder = (!folder.is_empty()).then(|| folder.into());
     // Memory that was freed while the model was opened would be reused and not be counted: small allocations use it up.
     let filler: Vec<Vec<u8>> = (0..32 * 1024).map(|_| vec![1; 1000]).collect();
-    let before = anonymous();
+    let before = resident();
     let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &runner_options).unwrap();
     let tokens = tokens(&model, runner_options.context.unwrap());
     runner.feed(&tokens, |_| true).unwrap();
-    let measured = anonymous() - before;
+    let after = resident();
     drop(std::hint::black_box(filler));
     let memory = runner.memory().unwrap();
     println!(
-        "\nREPORT {measured} {} {} {}",
-        memory.kv, memory.arena, memory.packed
+        "\nREPORT {} {} {} {} {} {}",
+        after[0] - before[0],
+        after[1] - before[1],
+        after[2],
+        memory.kv,
+        memory.arena,
+        memory.packed
     );
 }
 
-fn measured(path: &Path, context: usize, storage: &str) -> [u64; 4] {
+/// Anonymous memory and all resident memory of a child since before its session, its file pages that are huge, its keys and values,
+/// arena and packed weights.
+/// Packed weights are mapped from a file in the folder, if one is named and has it.
+fn measured(path: &Path, context: usize, storage: &str, folder: &str) -> [u64; 6] {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, format!("{}|{context}|{storage}", path.display()))
+        .env(
+            CHILD,
+            format!("{}|{context}|{storage}|{folder}", path.display()),
+        )
         // Make the C library map large allocations one by one, so that freed ones are returned to the system.
         .env("MALLOC_MMAP_THRESHOLD_", "8192")
         .env("MALLOC_TRIM_THRESHOLD_", "0")
@@ -197,11 +210,11 @@ fn the_system_counts_what_the_plan_says() {
                 &runner_options(context, storage),
                 CacheKind::Contiguous,
             );
-            let [anonymous, kv, arena, packed] = measured(&path, context, storage);
+            let [anonymous, _, _, kv, arena, packed] = measured(&path, context, storage, "");
             assert_eq!(kv, plan.kv_bytes() as u64);
             assert_eq!(arena, plan.arena.bytes as u64);
             assert_eq!(packed, plan.packed_bytes() as u64);
-            let planned = (plan.total_bytes() - plan.weights_bytes()) as u64;
+            let planned = (plan.total_bytes() - plan.resident_weights_bytes()) as u64;
             eprintln!(
                 "| {} | {context} | {storage} | {} | {} | {planned} | {anonymous} | {:+.2} % |",
                 path.file_stem().unwrap().display(),
@@ -217,6 +230,59 @@ fn the_system_counts_what_the_plan_says() {
                 "{anonymous} measured, {planned} planned"
             );
         }
+    }
+}
+
+/// All that is resident, file pages included, is the plan's total: with packed weights in memory, and mapped from their file.
+#[test]
+#[cfg(target_os = "linux")]
+fn packed_weights_are_resident_once() {
+    for variable in [
+        "KVARK_TEST_MODEL",
+        "KVARK_TEST_WINDOWED_MODEL",
+        "KVARK_TEST_LARGE_MODEL",
+    ] {
+        let Some(path) = named_by(variable) else {
+            continue;
+        };
+        let folder = std::env::temp_dir().join(format!("kvark-resident-{}", std::process::id()));
+        let packed_folder = folder.to_str().unwrap();
+        let model = Model::open(&path, None).unwrap();
+        let context = 1024;
+        let plan = plan(
+            &model,
+            &runner_options(context, "f16"),
+            CacheKind::Contiguous,
+        );
+        let planned = plan.total_bytes() as u64;
+        assert!(plan.resident_weights_bytes() * 10 < plan.weights_bytes());
+        // The writer of the packed file holds a buffer while it writes, so its run is not measured.
+        let states = ["", packed_folder, packed_folder].map(|folder| {
+            let [anonymous, resident, huge, ..] = measured(&path, context, "f16", folder);
+            (anonymous, resident, huge)
+        });
+        let written = std::fs::read_dir(&folder).map_or(0, |files| files.count());
+        _ = std::fs::remove_dir_all(&folder);
+        let [in_memory, _, mapped] = states;
+        for (state, (anonymous, resident, huge)) in [("in memory", in_memory), ("mapped", mapped)] {
+            eprintln!(
+                "| {} | packed weights {state} | {planned} | {resident} | {anonymous} | {:+.2} % |",
+                path.file_stem().unwrap().display(),
+                (resident as f64 / planned as f64 - 1.0) * 100.0
+            );
+            // A file that the system has cached in huge pages is mapped 2 MiB at a time: a norm's weight then brings its neighbours.
+            if huge > 0 {
+                continue;
+            }
+            // Pages of the program and of the graph, and pages around gathered rows, are not planned.
+            let apart = resident.abs_diff(planned).saturating_sub(10 << 20);
+            assert!(
+                apart * 50 <= planned,
+                "{resident} resident, {planned} planned, {state}"
+            );
+        }
+        // A disk without room has no packed file; then both are the same.
+        assert!(written == 0 || mapped.0 + plan.packed_bytes() as u64 / 2 < in_memory.0);
     }
 }
 

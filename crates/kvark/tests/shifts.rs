@@ -92,7 +92,8 @@ impl Run {
     }
 
     fn shift(&mut self, dropped: u32) {
-        let graph = self.module.graph(self.module.method("forward").unwrap());
+        let forward = self.module.method("forward").unwrap();
+        let graph = self.module.runnable(forward).graph();
         let rotations = KeyRotations::from_graph(graph, self.config.layers.len()).unwrap();
         let lower =
             |shift: &kv::RowShift, bytes: &mut dyn kv::KvBytes| rotations.shift(shift, bytes);

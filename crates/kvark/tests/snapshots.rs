@@ -227,8 +227,9 @@ fn a_frozen_prefix_is_saved_with_what_follows_and_not_replaced() {
         let mut first = runner(&model, &runner_options);
         first.feed(&text[..30], |_| true).unwrap();
         let prefix = first.freeze(&model).unwrap();
-        let mut behind =
-            Runner::with_prefix(&prefix, &model, &Cpu::new().unwrap(), &runner_options).unwrap();
+        let cpu = Cpu::new().unwrap();
+        let behind = BatchRunner::with_prefix(&prefix, &model, &cpu, &runner_options).unwrap();
+        let mut behind = Runner::from(behind);
         behind.feed(&text[30..33], |_| true).unwrap();
         behind.save(&model, &file.0, b"").unwrap();
         let expect = bits(&mut behind, &text[33..]);

@@ -36,7 +36,7 @@ impl Model {
     ///
     /// context: the largest number of tokens of a sequence; threads: of the CPU, one for each core by default; cache_type_k and
     /// cache_type_v: how keys and values are stored; device: "cpu" or "cuda"; memory_limit: in bytes; slots: requests that run at
-    /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; precision: "high" (the default) or "balanced"; draft: a smaller model or an
+    /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; precision: "high" (the default), "balanced" or "fast"; draft: a smaller model or an
     /// Eagle3 head for speculation; progress: called with the stage, the bytes done and the bytes in all of a download.
     #[new]
     #[pyo3(signature = (
@@ -269,6 +269,7 @@ impl Model {
         let dict = PyDict::new(py);
         dict.set_item("context", plan.cache.capacity)?;
         dict.set_item("weights_bytes", plan.weights_bytes())?;
+        dict.set_item("resident_weights_bytes", plan.resident_weights_bytes())?;
         dict.set_item("packed_bytes", plan.packed_bytes())?;
         dict.set_item("kv_bytes", plan.kv_bytes())?;
         dict.set_item("arena_bytes", plan.arena.bytes)?;

@@ -8,16 +8,17 @@ mod sequences;
 
 pub use forward::BatchToken;
 pub(crate) use forward::{CandidateLevel, Feed};
-pub use sequence::SequenceHandle;
+pub use sequence::{Runner, SequenceHandle, SequenceRunner};
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
 use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::{RunnerOptions, StepSize};
 use crate::prefix::PromptPrefix;
+use crate::speculative::FeatureRows;
 use crate::{Model, RuntimeError};
 use backend::{Backend, NodeProfile, RunMode};
-use candidates::{Candidates, KeptFeatures};
+use candidates::Candidates;
 use kv::{
     CacheConfig, CacheOperations, CacheSession, CellRun, Cells, Contiguous, KvBytes, KvError,
     MAX_SEQUENCES, SeqId, Tree,
@@ -52,7 +53,7 @@ struct SequenceState {
     shifts: Vec<ContextShift>,
     candidates: Candidates,
     /// The features of the last tokens, if the sequence keeps them.
-    features: Option<KeptFeatures>,
+    features: Option<FeatureRows>,
 }
 
 impl SequenceState {
@@ -194,37 +195,43 @@ impl BatchRunner {
 
     /// The run mode of steps: the one of the options, or the mode that the backend supports instead.
     pub fn run_mode(&self) -> RunMode {
-        self.decoder.run_mode()
+        self.decoder.forward.dispatcher().mode()
     }
 
     /// Changes the run mode of later steps. Keeps the weights and the cache.
     pub fn set_run_mode(&mut self, mode: RunMode) -> Result<(), RuntimeError> {
-        self.decoder.set_run_mode(mode)
+        let Decoder {
+            forward, options, ..
+        } = &mut self.decoder;
+        options.mode = mode;
+        Ok(forward.prepare(options)?)
     }
 
     /// The number of recorded steps, and the maximum number.
     pub fn captures(&self) -> (usize, usize) {
-        self.decoder.captures()
+        let forward = &self.decoder.forward;
+        let most = forward.dispatcher().descriptors();
+        (forward.executable().captures(), most)
     }
 
     /// The number of steps that no recording from before them served: they were run node by node, or recorded when they came.
     pub fn missed_recordings(&self) -> usize {
-        self.decoder.missed_recordings()
+        self.decoder.forward.executable().missed_recordings()
     }
 
     /// Starts or stops measuring nodes.
     pub fn set_profiling(&mut self, on: bool) {
-        self.decoder.set_profiling(on);
+        self.decoder.forward.executable_mut().set_profiling(on);
     }
 
     /// The measurements since profiling was started.
     pub fn profile(&self) -> Vec<NodeProfile> {
-        self.decoder.profile()
+        self.decoder.forward.executable().profile()
     }
 
     /// The number of tokens in the vocabulary.
     pub(crate) fn vocab_size(&self) -> usize {
-        self.decoder.vocab_size()
+        self.decoder.vocab
     }
 
     /// The name of the cache's kind.
@@ -239,12 +246,12 @@ impl BatchRunner {
 
     /// A handle on one sequence.
     pub fn sequence(&mut self, seq: SeqId) -> SequenceHandle<'_> {
-        SequenceHandle::new(self, seq)
+        SequenceRunner { runner: self, seq }
     }
 
     /// The maximum number of tokens in a step.
     pub fn max_step_tokens(&self) -> usize {
-        self.decoder.max_step_tokens()
+        self.decoder.options.max_tokens
     }
 
     /// Whether the pending tokens of all sequences and `n` more tokens fit in the cache.
@@ -293,7 +300,13 @@ impl BatchRunner {
 
     /// The memory in use now.
     pub fn memory(&self) -> Result<MemoryUsage, RuntimeError> {
-        Ok(self.decoder.memory(self.cache.resident_bytes()?))
+        let executable = self.decoder.forward.executable();
+        Ok(MemoryUsage {
+            weights: self.decoder.weights_bytes,
+            kv: self.cache.resident_bytes()?,
+            arena: executable.arena_bytes(),
+            packed: executable.packed_bytes(),
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! `IncrementalDetokenizer`: converts sampled tokens to text as they arrive.
 
+use crate::decode::TokenLogprobs;
 use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
 use crate::stop::StopFilter;
 use text::{TokenKind, Tokenizer, Utf8Stream};
@@ -82,6 +83,11 @@ impl IncrementalDetokenizer {
             enough.then_some(FinishReason::Length)
         };
         (text, end)
+    }
+
+    /// Keeps the log-probabilities of the next token, if they were asked for.
+    pub(crate) fn push_logprobs(&mut self, logprobs: Option<TokenLogprobs>) {
+        self.generated.logprobs.extend(logprobs);
     }
 
     /// Ends the generation. Returns its output, and the text of it that was pending.

@@ -4,11 +4,11 @@ mod exported;
 
 use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
 use crate::options::{MemoryLimit, RunnerOptions};
-use crate::{Model, Module, ModuleOptions, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, CompileOptions};
+use crate::{Model, Module, RuntimeError, RuntimeErrorKind};
+use backend::{Backend, CompileOptions, Runnable};
 use exported::ExportedEncoder;
 use graph::Value;
-use import::Pooling;
+use import::{Artifact, Pooling};
 use text::{EncodeOptions, Tokenizer};
 
 /// The options of an [`Embedder`].
@@ -69,7 +69,7 @@ pub struct Embedder {
 /// How hidden states are computed.
 enum Forward {
     /// A graph of this crate, which takes several texts a step.
-    Packed(Box<Module>),
+    Packed(Box<Runnable>),
     /// An exported graph, which takes one text.
     Exported(Box<ExportedEncoder>),
 }
@@ -93,43 +93,20 @@ impl Embedder {
         options: &EmbedOptions,
     ) -> Result<Embedder, RuntimeError> {
         let artifact = model.artifact();
-        let Some(own) = model.facts().pooling else {
-            if model.facts().is_decoder() {
+        let (forward, own) = match model.facts().pooling {
+            Some(own) => (packed_forward(artifact, backend, options)?, own),
+            None if model.facts().is_decoder() => {
                 let architecture = artifact.architecture.clone();
                 return Err(RuntimeErrorKind::NoEmbedding(architecture).into());
             }
-            let encoder = ExportedEncoder::new(artifact, backend, &options.compile)?;
-            model.tokenizer()?;
-            return Ok(Embedder {
-                forward: Forward::Exported(Box::new(encoder)),
-                pooling: options.pooling.unwrap_or(Pooling::Mean),
-                normalize: options.normalize,
-                truncate: options.truncate,
-                model,
-            });
+            None => {
+                let encoder = ExportedEncoder::new(artifact, backend, &options.compile)?;
+                (Forward::Exported(Box::new(encoder)), Pooling::Mean)
+            }
         };
         model.tokenizer()?;
-        let runner_options = RunnerOptions {
-            memory: options.memory,
-            compile: options.compile.clone(),
-            ..RunnerOptions::default()
-        };
-        let planned = PlannedModel::try_from(artifact)?;
-        MemoryPlan::new(
-            &planned,
-            backend,
-            &runner_options,
-            CacheKind::Contiguous,
-            None,
-        )?
-        .check(options.memory, backend)?;
-        let module_options = ModuleOptions {
-            compile: options.compile.clone(),
-            ..ModuleOptions::default()
-        };
-        let module = Module::from_artifact(artifact, backend, &module_options)?;
         Ok(Embedder {
-            forward: Forward::Packed(Box::new(module)),
+            forward,
             pooling: options.pooling.unwrap_or(own),
             normalize: options.normalize,
             truncate: options.truncate,
@@ -172,7 +149,7 @@ impl Embedder {
     /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
         match &self.forward {
-            Forward::Packed(module) => module.arena_bytes(),
+            Forward::Packed(forward) => forward.executable().arena_bytes(),
             Forward::Exported(encoder) => encoder.arena_bytes(),
         }
     }
@@ -242,8 +219,8 @@ impl Embedder {
     /// One forward for several texts.
     fn step(&mut self, texts: &[&[u32]]) -> Result<Vec<Embedding>, RuntimeError> {
         let limit = self.limit();
-        let module = match &mut self.forward {
-            Forward::Packed(module) => module,
+        let forward = match &mut self.forward {
+            Forward::Packed(forward) => forward,
             Forward::Exported(encoder) => {
                 let hidden = texts.iter().map(|text| encoder.hidden(text));
                 let hidden = hidden.collect::<Result<Vec<_>, _>>()?;
@@ -270,7 +247,7 @@ impl Embedder {
             input.resize(filled, filler);
         }
         let inputs = inputs.map(|input| Value::i32([filled], input));
-        let outputs = module.execute("forward", &inputs)?;
+        let outputs = forward.run(&inputs)?;
         let hidden = outputs.first().and_then(Value::as_f32).unwrap_or_default();
         let mut rest = hidden;
         let mut embeddings = Vec::with_capacity(texts.len());
@@ -308,6 +285,25 @@ impl Embedder {
         }
         values
     }
+}
+
+/// The forward of a model that takes several texts at once, whose memory is planned first.
+fn packed_forward(
+    artifact: &Artifact,
+    backend: &dyn Backend,
+    options: &EmbedOptions,
+) -> Result<Forward, RuntimeError> {
+    let runner_options = RunnerOptions {
+        memory: options.memory,
+        compile: options.compile.clone(),
+        ..RunnerOptions::default()
+    };
+    let planned = PlannedModel::try_from(artifact)?;
+    let kind = CacheKind::Contiguous;
+    let plan = MemoryPlan::new(&planned, backend, &runner_options, kind, None)?;
+    plan.check(options.memory, backend)?;
+    let module = Module::bind(artifact, backend, &options.compile, None)?;
+    Ok(Forward::Packed(Box::new(module.into_method("forward")?)))
 }
 
 /// Encodes a text with the BOS and EOS tokens that the model adds.

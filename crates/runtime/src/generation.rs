@@ -2,6 +2,7 @@
 
 use crate::decode::TokenLogprobs;
 use crate::speculative::SpecStats;
+use base::named_enum;
 use std::time::Duration;
 
 /// The conditions that end a generation.
@@ -15,31 +16,20 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
 }
 
-/// Why a generation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FinishReason {
-    /// An end-of-generation token of the model, or a stop string.
-    Stop,
-    /// The maximum number of tokens was generated.
-    Length,
-    /// The context is full.
-    Context,
-    /// The caller cancelled it.
-    Interrupted,
-    /// The deadline of the request passed.
-    Deadline,
-}
-
-impl FinishReason {
-    /// The name in machine-readable output.
-    pub fn name(self) -> &'static str {
-        match self {
-            FinishReason::Stop => "stop",
-            FinishReason::Length => "length",
-            FinishReason::Context => "context",
-            FinishReason::Interrupted => "interrupted",
-            FinishReason::Deadline => "deadline",
-        }
+named_enum! {
+    /// Why a generation ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FinishReason {
+        /// An end-of-generation token of the model, or a stop string.
+        Stop = "stop",
+        /// The maximum number of tokens was generated.
+        Length = "length",
+        /// The context is full.
+        Context = "context",
+        /// The caller cancelled it.
+        Interrupted = "interrupted",
+        /// The deadline of the request passed.
+        Deadline = "deadline",
     }
 }
 

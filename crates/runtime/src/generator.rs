@@ -1,7 +1,7 @@
 //! `Generator`: runs the steps of sequences on the caller's thread.
 
 use crate::batch_runner::{BatchRunner, SequenceHandle};
-use crate::decode::{DecodeStep, MaskWorker, Owned, Sequence, StepEvent, TokenLogprobs};
+use crate::decode::{DecodeStep, MaskWorker, Owned, Sequence, StepEvent};
 use crate::generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput};
 use crate::{Model, RuntimeError, Sampler};
 use kv::SeqId;
@@ -23,18 +23,12 @@ pub struct Generator<'r, 's> {
 ///
 /// The caller may read the sequences before it resumes the generation, and must not change them.
 pub struct PausedGeneration<'a> {
-    sequences: Vec<Lane<'a>>,
+    /// The sequences that have not ended, with their places among the outputs.
+    running: Vec<(usize, Sequence<'a>)>,
+    outputs: Vec<Option<GenerateOutput>>,
     /// Events that are computed but not yet pulled.
     events: VecDeque<(SeqId, GenerateEvent)>,
     masks: MaskWorker,
-}
-
-enum Lane<'a> {
-    /// A sequence and the log-probabilities of its tokens.
-    Running(Box<Sequence<'a>>, Vec<TokenLogprobs>),
-    Ended(Box<GenerateOutput>),
-    /// While a running one becomes an ended one.
-    Ending,
 }
 
 /// Receives events as they are computed. Returns false to end the generation.
@@ -70,11 +64,9 @@ impl<'r, 's> Generator<'r, 's> {
         for sequence in &mut sequences {
             sequence.begin(runner)?;
         }
-        let sequences = sequences.into_iter();
         let state = PausedGeneration {
-            sequences: sequences
-                .map(|s| Lane::Running(Box::new(s), vec![]))
-                .collect(),
+            outputs: vec![None; sequences.len()],
+            running: sequences.into_iter().enumerate().collect(),
             events: VecDeque::new(),
             masks: MaskWorker::new(model.facts().vocab_size),
         };
@@ -133,8 +125,8 @@ impl<'r, 's> Generator<'r, 's> {
     fn compute(&mut self, on_event: &mut Sink<'_>) -> Result<(), RuntimeError> {
         let state = &mut self.state;
         let now = Instant::now();
-        let running = state.sequences.iter_mut().filter_map(Lane::running);
-        let (mut running, mut logprobs): (Vec<&mut Sequence<'s>>, Vec<_>) = running.unzip();
+        let running = state.running.iter_mut().map(|(_, sequence)| sequence);
+        let mut running: Vec<&mut Sequence<'s>> = running.collect();
         for sequence in running.iter_mut().filter(|s| s.is_late(now)) {
             sequence.finish = Some(FinishReason::Deadline);
         }
@@ -153,10 +145,7 @@ impl<'r, 's> Generator<'r, 's> {
             let report = step.run(&mut running, &mut counts, &mut |index, event| {
                 let event = match event {
                     StepEvent::PromptProgress(done) => GenerateEvent::PromptProgress(done),
-                    StepEvent::Token(token) => {
-                        logprobs[index].extend(token.logprobs);
-                        GenerateEvent::Text(token.text)
-                    }
+                    StepEvent::Token(token) => GenerateEvent::Text(token.text),
                     StepEvent::Round(_) => return true,
                 };
                 let more = on_event(sequences[index], event);
@@ -227,15 +216,6 @@ impl Iterator for Generator<'_, '_> {
     }
 }
 
-impl<'a> Lane<'a> {
-    fn running(&mut self) -> Option<(&mut Sequence<'a>, &mut Vec<TokenLogprobs>)> {
-        match self {
-            Lane::Running(sequence, logprobs) => Some((sequence, logprobs)),
-            Lane::Ended(_) | Lane::Ending => None,
-        }
-    }
-}
-
 impl<'s> PausedGeneration<'s> {
     /// Continues the generation on its runner, with its model.
     pub fn resume<'r>(self, runner: &'r mut BatchRunner, model: &'r Model) -> Generator<'r, 's> {
@@ -247,31 +227,24 @@ impl<'s> PausedGeneration<'s> {
     }
 
     fn is_running(&self) -> bool {
-        let running = |lane: &Lane<'_>| matches!(lane, Lane::Running(..));
-        self.sequences.iter().any(running)
+        !self.running.is_empty()
     }
 
     /// Ends the sequences that have a reason to.
     fn end_finished(&mut self, on_event: &mut Sink<'_>) {
-        let ended = self.sequences.iter_mut().filter(|lane| match lane {
-            Lane::Running(sequence, _) => sequence.finish.is_some(),
-            Lane::Ended(_) | Lane::Ending => false,
-        });
-        for lane in ended {
-            if let Lane::Running(sequence, logprobs) = std::mem::replace(lane, Lane::Ending) {
-                let seq = sequence.seq;
-                let (mut output, rest) = sequence.end();
-                output.logprobs = logprobs;
-                *lane = Lane::Ended(Box::new(output));
-                if !rest.is_empty() {
-                    on_event(seq, GenerateEvent::Text(rest));
-                }
+        let is_ended = |(_, sequence): &mut (usize, Sequence<'_>)| sequence.finish.is_some();
+        for (index, sequence) in self.running.extract_if(.., is_ended) {
+            let seq = sequence.seq;
+            let (output, rest) = sequence.end();
+            self.outputs[index] = Some(output);
+            if !rest.is_empty() {
+                on_event(seq, GenerateEvent::Text(rest));
             }
         }
     }
 
     fn interrupt(&mut self) {
-        for (sequence, _) in self.sequences.iter_mut().filter_map(Lane::running) {
+        for (_, sequence) in &mut self.running {
             sequence.finish.get_or_insert(FinishReason::Interrupted);
         }
         let mut events = std::mem::take(&mut self.events);
@@ -290,12 +263,10 @@ impl<'s> PausedGeneration<'s> {
 
     fn finish_all(mut self) -> Vec<GenerateOutput> {
         self.interrupt();
-        let lanes = self.sequences.into_iter();
-        let outputs = lanes.map(|lane| match lane {
-            Lane::Ended(output) => *output,
-            Lane::Running(..) | Lane::Ending => unreachable!("interrupted above"),
-        });
-        outputs.collect()
+        let outputs = self.outputs.into_iter();
+        outputs
+            .map(|output| output.expect("it has ended"))
+            .collect()
     }
 }
 

@@ -192,14 +192,8 @@ impl InferenceSession {
         names: &[&str],
         inputs: impl IntoIterator<Item = (N, ValueRef<'a>)>,
     ) -> Result<Vec<Value>, RuntimeError> {
-        let wanted = names.iter().map(|name| self.output_index(name));
-        let wanted = wanted.collect::<Result<Vec<usize>, _>>()?;
-        let mut found: Vec<Option<Value>> = vec![None; wanted.len()];
-        self.run_borrowed(inputs, &mut |index, view| {
-            for (at, _) in wanted.iter().enumerate().filter(|(_, i)| **i == index) {
-                found[at] = Some(view.to_value());
-            }
-        })?;
+        let mut found: Vec<Option<Value>> = vec![None; names.len()];
+        self.run_each(names, inputs, |at, view| found[at] = Some(view.to_value()))?;
         Ok(found.into_iter().flatten().collect())
     }
 
@@ -213,22 +207,34 @@ impl InferenceSession {
         inputs: impl IntoIterator<Item = (N, ValueRef<'a>)>,
         outputs: &mut [(&str, DataMut<'_>)],
     ) -> Result<(), RuntimeError> {
-        let wanted = outputs.iter().map(|(name, _)| self.output_index(name));
-        let wanted = wanted.collect::<Result<Vec<usize>, _>>()?;
+        let names: Vec<&str> = outputs.iter().map(|(name, _)| *name).collect();
         let mut failed = None;
-        self.run_borrowed(inputs, &mut |index, view| {
-            for (at, _) in wanted.iter().enumerate().filter(|(_, i)| **i == index) {
-                let (name, memory) = &mut outputs[at];
-                if let Err(reason) = memory.copy_from(view.data) {
-                    let output = name.to_string();
-                    failed.get_or_insert(RuntimeErrorKind::OutputMemory { output, reason });
-                }
+        self.run_each(&names, inputs, |at, view| {
+            let (name, memory) = &mut outputs[at];
+            if let Err(reason) = memory.copy_from(view.data) {
+                let output = name.to_string();
+                failed.get_or_insert(RuntimeErrorKind::OutputMemory { output, reason });
             }
         })?;
         match failed {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
+    }
+
+    /// Runs the graph and calls `output` with the index in `names` and a view of each of these outputs.
+    fn run_each<'a, N: AsRef<str>>(
+        &mut self,
+        names: &[&str],
+        inputs: impl IntoIterator<Item = (N, ValueRef<'a>)>,
+        mut output: impl FnMut(usize, ValueRef<'_>),
+    ) -> Result<(), RuntimeError> {
+        let wanted = names.iter().map(|name| self.output_index(name));
+        let wanted = wanted.collect::<Result<Vec<usize>, _>>()?;
+        self.run_borrowed(inputs, &mut |index, view| {
+            let named = wanted.iter().enumerate().filter(|(_, i)| **i == index);
+            named.for_each(|(at, _)| output(at, view));
+        })
     }
 
     fn output_index(&self, name: &str) -> Result<usize, RuntimeError> {
@@ -255,17 +261,17 @@ impl InferenceSession {
 
     /// Starts or stops measuring nodes. Needs the compiled executor.
     pub fn set_profiling(&mut self, on: bool) {
-        self.runnable.set_profiling(on);
+        self.runnable.executable_mut().set_profiling(on);
     }
 
     /// The measurements since profiling was started.
     pub fn profile(&self) -> Vec<NodeProfile> {
-        self.runnable.profile()
+        self.runnable.executable().profile()
     }
 
     /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
-        self.runnable.arena_bytes()
+        self.runnable.executable().arena_bytes()
     }
 
     fn empty_cache(&self) -> Result<(), RuntimeError> {

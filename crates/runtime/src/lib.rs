@@ -17,7 +17,6 @@ mod model;
 mod module;
 mod options;
 mod prefix;
-mod runner;
 mod sampler;
 mod scheduler;
 mod score;
@@ -26,7 +25,7 @@ mod speculative;
 mod stop;
 mod tokenizer_source;
 
-pub use batch_runner::{BatchRunner, BatchToken, SequenceHandle};
+pub use batch_runner::{BatchRunner, BatchToken, Runner, SequenceHandle, SequenceRunner};
 pub use context_shift::ContextShift;
 pub use decode::{GeneratedToken, Owned, Sequence, TokenConstraint, TokenLogprobs};
 pub use embed::{EmbedOptions, Embedder, Embedding};
@@ -43,8 +42,7 @@ pub use memory::{
 pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
-pub use prefix::PromptPrefix;
-pub use runner::{Runner, common_prefix_len};
+pub use prefix::{PromptPrefix, common_prefix_len};
 pub use sampler::{
     DEFAULT_SEQUENCE_BREAKERS, NumberRange, OptionKind, OptionValue, SAMPLING_OPTIONS, Sampler,
     SamplerOptions, SamplingOption, random_seed, sequence_breakers,

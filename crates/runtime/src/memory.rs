@@ -213,13 +213,18 @@ impl MemoryPlan {
             is_weight: &is_weight,
             cache: (&cache, kind.sequences()),
         };
-        let Footprint { arena, packed, kv } = backend.footprint(model.graph, &request)?;
+        let Footprint {
+            arena,
+            packed,
+            mapped,
+            kv,
+        } = backend.footprint(model.graph, &request)?;
         let logit_rows = match kind {
             CacheKind::Cells { .. } => step.rows + kind.sequences() as usize,
             CacheKind::Contiguous | CacheKind::Tree => step.rows,
         };
         Ok(MemoryPlan {
-            weights: weights::sections(model.graph, &is_weight, &packed),
+            weights: weights::sections(model.graph, &is_weight, &packed, &mapped),
             kv,
             prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),
@@ -285,6 +290,12 @@ impl MemoryPlan {
         self.weights.iter().map(|section| section.bytes).sum()
     }
 
+    /// Bytes of the model's file that stay resident: of constants that the run reads where they are mapped. Weights that the
+    /// backend packs are counted once, by [`packed_bytes`](MemoryPlan::packed_bytes).
+    pub fn resident_weights_bytes(&self) -> usize {
+        self.weights.iter().map(|section| section.resident).sum()
+    }
+
     /// Bytes in the host's memory, which are not part of the total: the mapped weights and the kept logits and features, if the
     /// device has memory of its own. Includes the draft model.
     pub fn host_bytes(&self) -> usize {
@@ -333,11 +344,12 @@ impl MemoryPlan {
         }
     }
 
-    /// Bytes of the whole plan in the memory of its device, including the draft model.
+    /// Bytes of the whole plan in the memory of its device, including the draft model: what is resident once the model is loaded.
+    /// That does not depend on whether the packed weights are mapped from a file or were packed into memory.
     pub fn total_bytes(&self) -> usize {
         let in_device_memory = |bytes: usize| if self.own_memory { 0 } else { bytes };
         let parts = [
-            in_device_memory(self.weights_bytes()),
+            in_device_memory(self.resident_weights_bytes()),
             self.packed_bytes(),
             self.kv_bytes(),
             self.prefix_bytes,
@@ -358,14 +370,20 @@ impl MemoryPlan {
             // The shared prefix is already allocated, and mapped weights have their addresses.
             MemoryLimit::Machine => {
                 let bound = backend.memory_bound();
-                let is_mapped = self.weights_are_mapped && !self.own_memory;
-                let mapped = match bound {
-                    MemoryBound::AddressSpace if is_mapped => self.weights_bytes(),
-                    _ => 0,
+                // The total has the resident part of the weights. Their whole file takes addresses.
+                let resident = self.resident_weights_bytes();
+                let (mapped, to_map) = match (bound, self.weights_are_mapped) {
+                    (MemoryBound::AddressSpace, _) if self.own_memory => (0, 0),
+                    (MemoryBound::AddressSpace, true) => (resident, 0),
+                    (MemoryBound::AddressSpace, false) => (0, self.weights_bytes() - resident),
+                    _ => (0, 0),
                 };
                 let there = self.prefix_bytes.saturating_add(mapped) as u64;
                 let free = backend.free_memory();
-                free.map(|free| (free.saturating_add(there), LimitSource::System(bound)))
+                free.map(|free| {
+                    let free = free.saturating_add(there).saturating_sub(to_map as u64);
+                    (free, LimitSource::System(bound))
+                })
             }
             MemoryLimit::Bytes(n) => Some((n, LimitSource::Caller)),
         };

@@ -51,3 +51,8 @@ impl PromptPrefix {
         Ok(())
     }
 }
+
+/// The length of the common prefix of two token sequences.
+pub fn common_prefix_len(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -44,18 +44,18 @@ static STAGES: &[Stage] = &[
 
 sampling_options! {
     /// Temperature; 0 always takes the most likely token
-    temperature: f32 = 0.8, Number(at_least(0.0)), "T".with_flag("temp").with_default_file("genai_config.json");
+    temperature: f32 = 0.8, Number(at_least(0.0)), "T".flag("temp").default_file("genai_config.json");
     /// Sample from the K most likely tokens; 0 or -1 for all
-    top_k: usize = 40, Count(Some(0)), "K".with_default_file("genai_config.json");
+    top_k: usize = 40, Count(Some(0)), "K".default_file("genai_config.json");
     /// Sample from the most likely tokens whose probabilities sum to P
-    top_p: f32 = 0.95, Number(FRACTION), "P".with_default_file("genai_config.json");
+    top_p: f32 = 0.95, Number(FRACTION), "P".default_file("genai_config.json");
     /// Sample from tokens at least P times as likely as the most likely one
     min_p: f32 = 0.05, Number(FRACTION), "P";
     /// Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all
     top_n_sigma: f32 = -1.0, Number(ANY), "N";
     /// Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities
     /// sum to P; 1 for none
-    typical_p: f32 = 1.0, Number(FRACTION), "P".with_flag("typical").with_alias("typical-p");
+    typical_p: f32 = 1.0, Number(FRACTION), "P".flag("typical").alias("typical-p");
     /// Probability of removing the most likely tokens (XTC); 0 for never
     xtc_probability: f32 = 0.0, Number(FRACTION), "P";
     /// XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none
@@ -63,11 +63,11 @@ sampling_options! {
     /// Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none
     mirostat: usize = 0, Choice(&[0, 2]), "N";
     /// Mirostat: the surprise of tokens to reach, in bits
-    mirostat_tau: f32 = 5.0, Number(at_least(0.0)), "N".with_flag("mirostat-ent");
+    mirostat_tau: f32 = 5.0, Number(at_least(0.0)), "N".flag("mirostat-ent");
     /// Mirostat: how fast the limit of the surprise follows
-    mirostat_eta: f32 = 0.1, Number(at_least(0.0)), "N".with_flag("mirostat-lr");
+    mirostat_eta: f32 = 0.1, Number(at_least(0.0)), "N".flag("mirostat-lr");
     /// Penalty on tokens among the last `repeat_last_n`: divides positive and multiplies negative logits; 1 for none
-    repeat_penalty: f32 = 1.0, Number(POSITIVE), "X".with_default_file("genai_config.json");
+    repeat_penalty: f32 = 1.0, Number(POSITIVE), "X".default_file("genai_config.json");
     /// Penalty for each occurrence of a token among the last `repeat_last_n`; 0 for none
     frequency_penalty: f32 = 0.0, Number(ANY), "X";
     /// Penalty on tokens that occur among the last `repeat_last_n`; 0 for none
@@ -84,13 +84,13 @@ sampling_options! {
     dry_penalty_last_n: usize = usize::MAX, Count(Some(usize::MAX)), "N";
     /// Texts across which DRY follows no repetition
     dry_sequence_breakers: Vec<String> = DEFAULT_SEQUENCE_BREAKERS.map(str::to_owned).to_vec(), Texts(), "TEXT"
-        .with_flag("dry-sequence-breaker");
+        .flag("dry-sequence-breaker");
     /// Samplers in the order in which they run; those that are not named do not run
     samplers: Vec<&'static str> = chain::names().collect(), Samplers(), "NAME;NAME";
     /// Numbers added to the logits of tokens, before all samplers; -inf bans a token
-    logit_bias: Vec<(u32, f32)> = vec![], Biases(), "ID(+|-)BIAS".with_short('l');
+    logit_bias: Vec<(u32, f32)> = vec![], Biases(), "ID(+|-)BIAS".short('l');
     /// Seed of the random numbers; -1 draws one
-    seed: u64 = 0, Seed(), "N".with_short('s');
+    seed: u64 = 0, Seed(), "N".short('s');
     internal {
         /// The tokens of `dry_sequence_breakers`; see [`sequence_breakers`]. `Model::sampling` sets it.
         dry_breaker_tokens: Vec<Vec<u32>>,

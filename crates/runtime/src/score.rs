@@ -13,6 +13,13 @@ pub struct Score {
 }
 
 impl Score {
+    /// Adds the logits after a token, and the token that follows it.
+    fn push(&mut self, logits: &[f32], next: Option<&u32>) {
+        self.argmax.push(argmax(logits));
+        let logprob = next.map(|next| log_softmax_at(logits, *next as usize));
+        self.logprob.extend(logprob);
+    }
+
     /// Mean negative log-probability per predicted token.
     pub fn nll(&self) -> f64 {
         -self.logprob.iter().sum::<f64>() / self.logprob.len().max(1) as f64
@@ -73,12 +80,7 @@ impl Runner {
             logprob: Vec::with_capacity(tokens.len()),
         };
         self.feed_all_logits(tokens, |i, logits| {
-            score.argmax.push(argmax(logits));
-            score.logprob.extend(
-                tokens
-                    .get(i + 1)
-                    .map(|next| log_softmax_at(logits, *next as usize)),
-            );
+            score.push(logits, tokens.get(i + 1));
             progress(i + 1)
         })?;
         Ok(score)
@@ -128,12 +130,7 @@ impl Runner {
                 return Ok(score);
             }
             self.feed_all_logits(scored, |i, logits| {
-                score.argmax.push(argmax(logits));
-                score.logprob.extend(
-                    tokens[..end]
-                        .get(known + i + 1)
-                        .map(|next| log_softmax_at(logits, *next as usize)),
-                );
+                score.push(logits, tokens[..end].get(known + i + 1));
                 progress(known + i + 1)
             })?;
         }

@@ -9,21 +9,23 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// Whose conversations a request sees: those of its key, or of everybody on a server without keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Owner(pub(crate) Option<Arc<str>>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Owner(pub(crate) Option<String>);
 
 impl Owner {
     /// The owner of a key. The name tells nothing about the key, so that it can be stored.
     fn of_key(key: &str) -> Owner {
         use sha2::{Digest, Sha256};
         let digest = Sha256::digest(key.as_bytes());
-        let name: String = digest[..16].iter().map(|b| format!("{b:02x}")).collect();
-        Owner(Some(name.into()))
+        Owner(Some(
+            digest[..16].iter().map(|b| format!("{b:02x}")).collect(),
+        ))
     }
 }
 

@@ -1,14 +1,15 @@
 //! From the parameters of a request to running generations, and their events.
 
+use crate::app::App;
+use crate::chat::PreparedAnswer;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
-use kvark::engine::{
-    BranchCells, CacheReport, Request, RequestEvent, RequestHandle, RequestOutput, TokenConstraint,
-};
+use kvark::engine::{CacheReport, Request, RequestEvent, RequestHandle, RequestOutput};
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
 use kvark::speculative::{DepthStats, SpecOptions, SpecStats};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -52,17 +53,21 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Submits one request for each choice, with its constraint. `branch` holds the tokens of the first one.
-    pub(crate) fn start(
-        model: &LoadedModel,
-        prompt: &[u32],
-        parameters: &GenerationParameters,
-        logprobs: Option<usize>,
-        timeout: Duration,
-        constraints: Vec<Option<Box<dyn TokenConstraint>>>,
-        branch: Option<BranchCells>,
-    ) -> Result<Answer, ApiError> {
+    /// Submits one request for each choice, with its constraint, and waits until the first one has a sequence.
+    pub(crate) async fn start(
+        app: &Arc<App>,
+        prepared: &PreparedAnswer,
+    ) -> Result<(Answer, CacheReport), ApiError> {
+        let (model, parameters) = (&prepared.model, &prepared.parameters);
+        let most = model.engine().max_requests();
+        if parameters.choices > most {
+            let wrong = format!("the server runs and queues at most {most} choices");
+            return Err(ApiError::parameter("n", wrong));
+        }
+        let constraints = prepared.format.constraints(app, model, parameters.choices);
+        let constraints = constraints.await?;
         let (sender, events) = unbounded_channel();
+        let timeout = app.options.timeout;
         let timeout = parameters.timeout.map_or(timeout, |own| own.min(timeout));
         let mut answer = Answer {
             events,
@@ -73,18 +78,18 @@ impl Answer {
         };
         for (choice, constraint) in constraints.into_iter().enumerate() {
             let request = Request {
-                prompt: prompt.to_vec(),
+                prompt: prepared.tokens.to_vec(),
                 sampling: SamplerOptions {
                     seed: parameters.sampling.seed.wrapping_add(choice as u64),
                     ..parameters.sampling.clone()
                 },
                 options: parameters.options.clone(),
-                logprobs,
+                logprobs: prepared.logprobs,
                 priority: parameters.priority,
                 deadline: Some(Instant::now() + timeout),
                 constraint,
                 cache_prompt: parameters.cache_prompt,
-                branch: branch.clone().filter(|_| choice == 0),
+                branch: prepared.cells.clone().filter(|_| choice == 0),
                 speculation: parameters.speculation.clone(),
             };
             let sender = sender.clone();
@@ -92,24 +97,14 @@ impl Answer {
             // An early return drops `answer`, which cancels the choices that were submitted.
             answer.handles.push(model.engine().submit(request, sink)?);
         }
-        Ok(answer)
+        drop(sender);
+        let report = answer.cache_report().await?;
+        Ok((answer, report))
     }
 
     /// The handles of the generations.
     pub(crate) fn handles(&self) -> &[RequestHandle] {
         &self.handles
-    }
-
-    /// Refuses more choices than the engine runs and queues.
-    pub(crate) fn check_choices(model: &LoadedModel, choices: usize) -> Result<(), ApiError> {
-        let most = model.engine().max_requests();
-        match choices > most {
-            true => {
-                let wrong = format!("the server runs and queues at most {most} choices");
-                Err(ApiError::parameter("n", wrong))
-            }
-            false => Ok(()),
-        }
     }
 
     /// The next event of any choice; `None` after the last one.
@@ -147,7 +142,7 @@ impl Answer {
     }
 
     /// Waits until the first choice has a sequence, and returns what it reused.
-    pub(crate) async fn cache_report(&mut self) -> Result<CacheReport, ApiError> {
+    async fn cache_report(&mut self) -> Result<CacheReport, ApiError> {
         loop {
             match self.events.recv().await {
                 Some((0, RequestEvent::Started(report))) => {
@@ -200,37 +195,6 @@ pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
         FinishReason::Length | FinishReason::Context => "length",
         FinishReason::Deadline => "timeout",
         FinishReason::Interrupted => "abort",
-    }
-}
-
-/// What a stream of OpenAI's chunks sends next.
-pub(crate) enum Stage {
-    /// Chunks of the choices.
-    Chunks,
-    /// The chunk with the usage.
-    Usage,
-    /// `[DONE]`.
-    Done,
-    /// Nothing.
-    Ended,
-}
-
-impl Stage {
-    /// The stage after all choices have ended.
-    pub(crate) fn after_chunks(include_usage: bool) -> Stage {
-        match include_usage {
-            true => Stage::Usage,
-            false => Stage::Done,
-        }
-    }
-
-    /// What is sent after the chunks, and the next stage; `None` when everything was sent. `usage` makes the chunk with the usage.
-    pub(crate) fn last(&self, usage: impl FnOnce() -> Value) -> Option<(String, Stage)> {
-        match self {
-            Stage::Chunks | Stage::Ended => None,
-            Stage::Usage => Some((usage().to_string(), Stage::Done)),
-            Stage::Done => Some(("[DONE]".to_owned(), Stage::Ended)),
-        }
     }
 }
 

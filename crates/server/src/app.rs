@@ -4,11 +4,10 @@ use crate::access::Owner;
 use crate::conversations::Conversations;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
-use crate::registry::{LoadedModel, ModelRegistry};
+use crate::registry::{LoadedModel, ModelRegistry, prefill};
 use axum::http::StatusCode;
 use kvark::backend::Backend;
 use kvark::engine::{BranchCells, Request};
-use kvark::generate::GenerateOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -90,13 +89,8 @@ impl App {
             return;
         }
         let request = Request {
-            options: GenerateOptions {
-                max_tokens: Some(0),
-                ..GenerateOptions::default()
-            },
             priority: -1,
-            branch: Some(cells),
-            ..Request::new(tokens.to_vec())
+            ..prefill(tokens.to_vec(), cells)
         };
         // Without a place in the queue, the first completion computes them.
         _ = model.engine().submit(request, Box::new(|_| true));

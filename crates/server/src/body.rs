@@ -145,20 +145,9 @@ impl serde::de::Error for ApiError {
     }
 
     fn missing_field(name: &'static str) -> ApiError {
-        ApiError {
-            code: Some("missing_required_parameter"),
-            ..ApiError::parameter(name, "is required")
-        }
+        ApiError::parameter(name, "is required").with_code("missing_required_parameter")
     }
 }
-
-impl std::fmt::Display for ApiError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for ApiError {}
 
 /// An integer from `LOW` to `HIGH`.
 #[derive(Clone, Copy, Debug)]

@@ -1,23 +1,24 @@
 //! `POST /v1/chat/completions`
 
 use crate::access::Owner;
-use crate::answer::{Answer, GenerationParameters, cache_header, cache_object};
+use crate::answer::{Answer, GenerationParameters, cache_header};
 use crate::app::App;
 use crate::body::{Body, Int, StringOrObject};
-use crate::chat_answer::ChatAnswer;
+use crate::chat_answer::{ChatAnswer, ChatEvent};
 use crate::chat_prompt::ChatPrompt;
-use crate::chat_response::{ChatStream, Head, collect};
 use crate::constraint::{OutputFormat, ToolChoice};
 use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
 use crate::generation::{GenerationRequest, StreamOptions};
+use crate::openai_answer::{OpenAiAnswer, Shape};
 use crate::registry::LoadedModel;
-use crate::sse;
+use crate::sse::{self, AnswerFormat};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::{BranchCells, CacheReport};
+use kvark::text::tools::ToolFormat;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::Error;
@@ -102,24 +103,26 @@ pub(crate) struct ChatInput {
     pub(crate) unsupported: &'static [&'static str],
 }
 
-/// A chat that is ready to be generated.
-pub(crate) struct PreparedChat {
+/// An answer that is ready to be generated.
+pub(crate) struct PreparedAnswer {
     pub(crate) model: Arc<LoadedModel>,
     pub(crate) prompt: ChatPrompt,
     pub(crate) tokens: Arc<Vec<u32>>,
+    /// How the model states calls; `None` if the answer is no chat.
+    pub(crate) tools: Option<ToolFormat>,
     pub(crate) parameters: GenerationParameters,
-    logprobs: Option<usize>,
-    format: OutputFormat,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) format: OutputFormat,
     /// Whether the answer comes as server-sent events.
     pub(crate) stream: bool,
     pub(crate) warnings: Vec<String>,
     /// The conversation that the first choice continues, until the answer has it.
-    turn: Option<ConversationTurn>,
+    pub(crate) turn: Option<ConversationTurn>,
     /// The cells of that conversation.
-    cells: Option<BranchCells>,
+    pub(crate) cells: Option<BranchCells>,
 }
 
-impl PreparedChat {
+impl PreparedAnswer {
     /// Reads what all chat endpoints take, and renders and tokenises the chat. A conversation's messages and exact tokens
     /// come before those of the input.
     pub(crate) async fn new(
@@ -128,7 +131,7 @@ impl PreparedChat {
         mut body: Body,
         (mut generation, turn): (GenerationRequest, TurnRequest),
         input: ChatInput,
-    ) -> Result<PreparedChat, ApiError> {
+    ) -> Result<PreparedAnswer, ApiError> {
         let choice = ToolChoice::read(turn.tool_choice, &turn.tools)?;
         let tools = match choice {
             ToolChoice::None => vec![],
@@ -167,7 +170,8 @@ impl PreparedChat {
             };
             app.blocking(render).await?
         };
-        Ok(PreparedChat {
+        Ok(PreparedAnswer {
+            tools: Some(prompt.tool_format(&model)),
             model,
             prompt,
             tokens: Arc::new(tokens),
@@ -181,33 +185,32 @@ impl PreparedChat {
         })
     }
 
-    /// Starts the generations, and waits until the first one has a sequence.
-    pub(crate) async fn start(
-        &mut self,
+    /// Generates the answer and states it in a format, whole or as a stream.
+    pub(crate) async fn respond<F: AnswerFormat>(
+        mut self,
         app: &Arc<App>,
-    ) -> Result<(ChatAnswer, CacheReport), ApiError> {
-        let choices = self.parameters.choices;
-        Answer::check_choices(&self.model, choices)?;
-        let constraints = self.format.constraints(app, &self.model, choices).await?;
-        let mut answer = Answer::start(
-            &self.model,
-            &self.tokens,
-            &self.parameters,
-            self.logprobs,
-            app.options.timeout,
-            constraints,
-            self.cells.clone(),
-        )?;
-        let report = answer.cache_report().await?;
+        format: impl FnOnce(&PreparedAnswer, &CacheReport) -> F,
+    ) -> Result<Response, ApiError> {
+        let (answer, report) = Answer::start(app, &self).await?;
         // A request that was refused leaves its conversation as it was.
         let turn = self.turn.take();
         if let Some(turn) = &turn {
             turn.start(&self.tokens, &self.prompt.messages, answer.handles());
         }
-        let tools = (self.prompt.tool_format(&self.model), &self.prompt.tools[..]);
-        let calls = app.new_id("call");
-        let answer = ChatAnswer::new(answer, choices, self.model.clone(), tools, turn, calls);
-        Ok((answer, report))
+        let mut answer = ChatAnswer::new(app, answer, &self, turn);
+        let mut format = format(&self, &report);
+        let header = [("x-kvark-cache", cache_header(&report))];
+        if self.stream {
+            return Ok((header, sse::answer(answer, format)).into_response());
+        }
+        while let Some(event) = answer.next().await {
+            if let ChatEvent::Failed(error) = event {
+                return Err(error);
+            }
+            format.event(event);
+            format.ready().clear();
+        }
+        Ok((header, Json(format.whole())).into_response())
     }
 }
 
@@ -245,28 +248,10 @@ pub(crate) async fn create(
         unsupported: UNSUPPORTED,
         ..ChatInput::default()
     };
-    let mut chat = PreparedChat::new(&app, &owner, body, (generation, turn), input).await?;
-    let (answer, report) = chat.start(&app).await?;
-    let head = Head {
-        id: app.new_id("chatcmpl"),
-        created: jiff::Timestamp::now().as_second(),
-        model: chat.model.name.clone(),
-        cache: cache_object(&report, &chat.model, &chat.tokens),
-        warnings: std::mem::take(&mut chat.warnings),
-        conversation,
-    };
+    let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
     let include_usage = StreamOptions::include_usage(request.stream_options);
-    let header = [("x-kvark-cache", cache_header(&report))];
-    let choices = chat.parameters.choices;
-    let wants_logprobs = chat.logprobs.is_some();
-    Ok(match chat.stream {
-        true => {
-            let stream = ChatStream::new(answer, head, choices, include_usage);
-            (header, sse::response(stream, ChatStream::next)).into_response()
-        }
-        false => {
-            let body = collect(answer, &head, choices, wants_logprobs).await?;
-            (header, Json(body)).into_response()
-        }
-    })
+    let format = |chat: &PreparedAnswer, report: &CacheReport| {
+        OpenAiAnswer::new(&app, chat, report, Shape::Chat, include_usage, conversation)
+    };
+    chat.respond(&app, format).await
 }

@@ -1,32 +1,35 @@
-//! `ChatAnswer`: the events of a chat's generations, with tool calls separated from text.
+//! `ChatAnswer`: the events of an answer's generations, with a chat's tool calls separated from text.
 
 use crate::answer::Answer;
-use crate::chat_response::call_object;
+use crate::app::App;
+use crate::chat::PreparedAnswer;
 use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
+use crate::openai_answer::call_object;
 use crate::registry::LoadedModel;
 use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use kvark::generate::FinishReason;
 use kvark::speculative::RoundTrace;
-use kvark::text::tools::{ToolCall, ToolFormat, ToolParser};
+use kvark::text::tools::{ToolCall, ToolParser};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What happened to a choice of a chat.
+/// What happened to a choice of an answer.
 pub(crate) enum ChatEvent {
+    /// Its prompt is being computed.
+    Started { choice: usize },
     /// A token was generated; the text may be empty.
     Text {
         choice: usize,
         text: String,
-        logprobs: Option<Value>,
+        logprobs: Option<(u32, TokenLogprobs)>,
     },
     /// A round of speculation was verified: its tree, as an object.
     Round { choice: usize, round: Value },
     /// A tool call is complete.
     Call {
         choice: usize,
-        index: usize,
         id: String,
         call: ToolCall,
     },
@@ -36,15 +39,16 @@ pub(crate) enum ChatEvent {
         called: bool,
         output: Box<RequestOutput>,
     },
-    /// The choice failed.
+    /// A choice failed, which ends the answer.
     Failed(ApiError),
 }
 
-/// The generations of a chat.
+/// The generations of an answer.
 pub(crate) struct ChatAnswer {
     answer: Answer,
     choices: Vec<Choice>,
     ready: VecDeque<ChatEvent>,
+    failed: bool,
     model: Arc<LoadedModel>,
     /// The conversation that the first choice continues.
     conversation: Option<ConversationTurn>,
@@ -53,7 +57,7 @@ pub(crate) struct ChatAnswer {
 }
 
 struct Choice {
-    /// `None` after the end.
+    /// `None` after the end, and for an answer that is no chat.
     parser: Option<ToolParser>,
     /// The tool calls so far, as they stand in a message.
     calls: Vec<Value>,
@@ -62,37 +66,42 @@ struct Choice {
 
 impl ChatAnswer {
     pub(crate) fn new(
+        app: &App,
         answer: Answer,
-        choices: usize,
-        model: Arc<LoadedModel>,
-        tools: (ToolFormat, &[Value]),
+        of: &PreparedAnswer,
         conversation: Option<ConversationTurn>,
-        call_prefix: String,
     ) -> ChatAnswer {
         let choice = |_| Choice {
-            parser: Some(ToolParser::new(tools.0, tools.1)),
+            parser: of
+                .tools
+                .map(|format| ToolParser::new(format, &of.prompt.tools)),
             calls: vec![],
             text: String::new(),
         };
         ChatAnswer {
             answer,
-            choices: (0..choices).map(choice).collect(),
+            choices: (0..of.parameters.choices).map(choice).collect(),
             ready: VecDeque::new(),
-            model,
+            failed: false,
+            model: of.model.clone(),
             conversation,
-            call_prefix,
+            call_prefix: app.new_id("call"),
         }
     }
 
-    /// The next event of any choice; `None` after all have ended.
+    /// The next event of any choice; `None` after all have ended or one has failed.
     pub(crate) async fn next(&mut self) -> Option<ChatEvent> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
+            if self.failed {
+                return None;
+            }
             let (choice, event) = self.answer.next().await?;
             match event {
-                RequestEvent::Started(_) | RequestEvent::PromptProgress(_) => {}
+                RequestEvent::Started(_) => self.ready.push_back(ChatEvent::Started { choice }),
+                RequestEvent::PromptProgress(_) => {}
                 RequestEvent::Token(token) => self.token(choice, token),
                 RequestEvent::Round(round) => {
                     let round = round_object(&self.model, &round);
@@ -100,6 +109,7 @@ impl ChatAnswer {
                 }
                 RequestEvent::Finished(output) => self.end(choice, output),
                 RequestEvent::Failed(error) => {
+                    self.failed = true;
                     self.ready.push_back(ChatEvent::Failed(error.into()));
                 }
             }
@@ -112,17 +122,21 @@ impl ChatAnswer {
         {
             turn.push_token(token.id);
         }
-        let logprobs = token
-            .logprobs
-            .map(|logprobs| logprobs_object(&self.model, token.id, &logprobs));
-        let state = &mut self.choices[choice];
-        let parser = state.parser.as_mut().expect("the choice has not ended");
-        let (text, calls) = parser.push(&token.text);
+        let logprobs = token.logprobs.map(|logprobs| (token.id, logprobs));
+        self.generated(choice, token.text, logprobs);
+    }
+
+    /// Adds generated text.
+    fn generated(&mut self, choice: usize, text: String, logprobs: Option<(u32, TokenLogprobs)>) {
+        let (text, calls) = match &mut self.choices[choice].parser {
+            Some(parser) => parser.push(&text),
+            None => (text, vec![]),
+        };
         self.text(choice, text, logprobs);
         self.calls(choice, calls);
     }
 
-    fn text(&mut self, choice: usize, text: String, logprobs: Option<Value>) {
+    fn text(&mut self, choice: usize, text: String, logprobs: Option<(u32, TokenLogprobs)>) {
         self.choices[choice].text.push_str(&text);
         if !text.is_empty() || logprobs.is_some() {
             self.ready.push_back(ChatEvent::Text {
@@ -136,27 +150,19 @@ impl ChatAnswer {
     fn calls(&mut self, choice: usize, calls: Vec<ToolCall>) {
         let state = &mut self.choices[choice];
         for call in calls {
-            let index = state.calls.len();
-            let id = format!("{}-{choice}-{index}", self.call_prefix);
+            let id = format!("{}-{choice}-{}", self.call_prefix, state.calls.len());
             state.calls.push(call_object(&id, &call));
-            self.ready.push_back(ChatEvent::Call {
-                choice,
-                index,
-                id,
-                call,
-            });
+            self.ready.push_back(ChatEvent::Call { choice, id, call });
         }
     }
 
     fn end(&mut self, choice: usize, output: Box<RequestOutput>) {
-        let parser = self.choices[choice].parser.take();
-        let mut parser = parser.expect("a choice ends once");
-        let (text, calls) = parser.push(&output.rest);
-        self.text(choice, text, None);
-        self.calls(choice, calls);
-        let (text, calls) = parser.finish();
-        self.text(choice, text, None);
-        self.calls(choice, calls);
+        self.generated(choice, output.rest.clone(), None);
+        if let Some(parser) = self.choices[choice].parser.take() {
+            let (text, calls) = parser.finish();
+            self.text(choice, text, None);
+            self.calls(choice, calls);
+        }
         let state = &self.choices[choice];
         let called = !state.calls.is_empty();
         if choice == 0
@@ -207,26 +213,4 @@ fn round_object(model: &LoadedModel, round: &RoundTrace) -> Value {
         "propose_ms": round.propose_time.as_secs_f64() * 1e3,
         "verify_ms": round.verify_time.as_secs_f64() * 1e3,
     })
-}
-
-/// OpenAI's object for a token's log-probabilities.
-pub(crate) fn logprobs_object(model: &LoadedModel, id: u32, logprobs: &TokenLogprobs) -> Value {
-    let token = |id: u32, logprob: f32| {
-        let bytes = model.model.tokenizer().ok().and_then(|t| t.token_bytes(id));
-        let bytes = bytes.unwrap_or_default();
-        json!({
-            "token": String::from_utf8_lossy(bytes),
-            "id": id,
-            "bytes": bytes,
-            "logprob": logprob,
-        })
-    };
-    let top = logprobs
-        .top
-        .iter()
-        .map(|(id, logprob)| token(*id, *logprob));
-    let top: Vec<Value> = top.collect();
-    let mut object = token(id, logprobs.logprob);
-    object["top_logprobs"] = top.into();
-    object
 }

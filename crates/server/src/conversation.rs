@@ -2,11 +2,12 @@
 
 use crate::access::Owner;
 use kvark::engine::BranchCells;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A conversation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Conversation {
     /// The id on the wire. It cannot be guessed.
     pub(crate) id: String,
@@ -19,17 +20,21 @@ pub(crate) struct Conversation {
     /// The bytes of the model's file: tokens mean nothing to another one.
     pub(crate) model_bytes: u64,
     /// The exact tokens, without those of a running answer. Copies of the conversation share them.
+    #[serde(skip)]
     pub(crate) tokens: Arc<Vec<u32>>,
     /// The cells that it holds.
+    #[serde(skip)]
     pub(crate) cells: BranchCells,
+    #[serde(rename = "turns")]
     pub(crate) messages: Vec<Turn>,
     /// Whether the tokens after the last turn are those of an answer that is being generated.
+    #[serde(skip)]
     pub(crate) answering: bool,
     pub(crate) created: i64,
 }
 
 /// A message.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Turn {
     pub(crate) message: Value,
     /// The number of tokens up to its end. Those of the header of an answer belong to the message before it.

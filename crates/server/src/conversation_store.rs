@@ -3,9 +3,7 @@
 //! Every conversation is a JSON file of its own, `conv-N.json`, with its exact tokens. A thread writes them, each
 //! atomically: a server that is killed loses at most the changes of the last moment.
 
-use crate::access::Owner;
-use crate::conversation::{Conversation, Turn};
-use kvark::engine::BranchCells;
+use crate::conversation::Conversation;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -142,80 +140,41 @@ fn number_of(path: &Path) -> Option<u64> {
         .ok()
 }
 
+/// The version of the files.
+const VERSION: u64 = 2;
+
 fn to_json(it: &Conversation) -> Value {
-    let turn = |turn: &Turn| {
-        json!({
-            "message": turn.message,
-            "end": turn.end,
-            "generated": turn.generated,
-            "partial": turn.partial,
-        })
-    };
-    json!({
-        "version": 2,
-        "id": it.id,
-        "owner": it.owner.0.as_deref(),
-        "model": it.model,
-        "model_bytes": it.model_bytes,
-        "created": it.created,
-        "parent": it.parent,
-        "at": it.at,
-        "tokens": *it.tokens,
-        "turns": it.messages.iter().map(turn).collect::<Vec<Value>>(),
-    })
+    let mut json = serde_json::to_value(it).expect("all keys are texts");
+    json["version"] = VERSION.into();
+    json["tokens"] = json!(*it.tokens);
+    json
 }
 
-/// Reads a conversation. Every number is checked, since the file may be anything.
+/// Reads a file, and checks what is in it.
 fn read(path: &Path) -> Result<Conversation, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    let json: Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-    if json["version"] != 2 {
-        return Err(format!("its version is {}, not 2", json["version"]));
+    let mut json: Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if json["version"] != VERSION {
+        return Err(format!("its version is {}, not {VERSION}", json["version"]));
     }
-    let wrong = |key: &str| format!("{key} is wrong");
-    let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let list = |key: &str| json[key].as_array().ok_or_else(|| wrong(key));
-    let tokens = list("tokens")?.iter();
-    let tokens = tokens.map(|id| u32::try_from(id.as_u64()?).ok());
-    let tokens: Option<Vec<u32>> = tokens.collect();
-    let tokens = tokens.ok_or_else(|| wrong("tokens"))?;
-    let mut before = 0;
-    let turns = list("turns")?.iter().map(|turn| {
-        let end = size(&turn["end"]).filter(|end| (before..=tokens.len()).contains(end))?;
-        before = end;
-        let message = turn["message"].clone();
-        message.is_object().then_some(Turn {
-            message,
-            end,
-            generated: turn["generated"].as_bool()?,
-            partial: turn["partial"].as_bool()?,
-        })
-    });
-    let messages: Option<Vec<Turn>> = turns.collect();
-    let id = json["id"].as_str().filter(|id| !id.is_empty());
-    Ok(Conversation {
-        id: id.ok_or_else(|| wrong("id"))?.to_owned(),
-        owner: Owner(json["owner"].as_str().map(Into::into)),
-        parent: json["parent"].as_u64(),
-        at: size(&json["at"]).ok_or_else(|| wrong("at"))?,
-        model: json["model"]
-            .as_str()
-            .ok_or_else(|| wrong("model"))?
-            .to_owned(),
-        model_bytes: json["model_bytes"]
-            .as_u64()
-            .ok_or_else(|| wrong("model_bytes"))?,
-        messages: messages.ok_or_else(|| wrong("turns"))?,
-        answering: false,
-        created: json["created"].as_i64().ok_or_else(|| wrong("created"))?,
-        tokens: Arc::new(tokens),
-        cells: BranchCells::default(),
-    })
+    let wrong = |error: serde_json::Error| error.to_string();
+    let tokens: Vec<u32> = serde_json::from_value(json["tokens"].take()).map_err(wrong)?;
+    let mut it: Conversation = serde_json::from_value(json).map_err(wrong)?;
+    let ends = it.messages.iter().map(|turn| turn.end);
+    let are_objects = it.messages.iter().all(|turn| turn.message.is_object());
+    if it.id.is_empty() || !are_objects || !ends.is_sorted() || it.turns_end() > tokens.len() {
+        return Err("its id is empty, or its turns are not those of its tokens".to_owned());
+    }
+    it.tokens = Arc::new(tokens);
+    Ok(it)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Owner;
+    use crate::conversation::Turn;
+    use kvark::engine::BranchCells;
 
     fn conversation(tokens: &[u32]) -> Conversation {
         Conversation {

@@ -7,99 +7,99 @@ use kvark::{RuntimeError, RuntimeErrorKind};
 use serde_json::{Value, json};
 
 /// A request that was refused or failed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
-    /// OpenAI's error type.
-    pub(crate) kind: &'static str,
     pub(crate) message: String,
     /// The parameter that is wrong.
-    pub(crate) param: Option<String>,
-    pub(crate) code: Option<&'static str>,
+    param: Option<String>,
+    code: Option<&'static str>,
 }
 
 impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> ApiError {
+    /// An error with this status.
+    pub(crate) fn status(status: StatusCode, message: impl Into<String>) -> ApiError {
         ApiError {
             status,
-            kind,
             message: message.into(),
             param: None,
             code: None,
         }
     }
 
+    /// The error with a code.
+    pub(crate) fn with_code(self, code: &'static str) -> ApiError {
+        ApiError {
+            code: Some(code),
+            ..self
+        }
+    }
+
+    /// The error of a parameter.
+    pub(crate) fn of_parameter(self, name: &str) -> ApiError {
+        ApiError {
+            param: Some(name.to_owned()),
+            ..self
+        }
+    }
+
     /// 400: the request is wrong.
     pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
-        ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+        ApiError::status(StatusCode::BAD_REQUEST, message)
     }
 
     /// 400: a parameter has a wrong value.
     pub(crate) fn parameter(name: &str, message: impl std::fmt::Display) -> ApiError {
-        ApiError {
-            param: Some(name.to_owned()),
-            code: Some("invalid_value"),
-            ..ApiError::invalid(format!("{name}: {message}"))
-        }
+        let error = ApiError::invalid(format!("{name}: {message}"));
+        error.of_parameter(name).with_code("invalid_value")
     }
 
     /// 400: a parameter that would change the output is not supported.
     pub(crate) fn unsupported(name: &str) -> ApiError {
-        ApiError {
-            param: Some(name.to_owned()),
-            code: Some("unsupported_parameter"),
-            ..ApiError::invalid(format!("the parameter {name:?} is not supported"))
-        }
+        let error = ApiError::invalid(format!("the parameter {name:?} is not supported"));
+        error.of_parameter(name).with_code("unsupported_parameter")
     }
 
     /// 400: nobody knows this parameter.
     pub(crate) fn unknown(name: &str) -> ApiError {
-        ApiError {
-            param: Some(name.to_owned()),
-            code: Some("unknown_parameter"),
-            ..ApiError::invalid(format!("unknown parameter {name:?}"))
-        }
+        let error = ApiError::invalid(format!("unknown parameter {name:?}"));
+        error.of_parameter(name).with_code("unknown_parameter")
     }
 
     /// 404: there is no such thing.
     pub(crate) fn not_found(message: impl Into<String>) -> ApiError {
-        ApiError::new(StatusCode::NOT_FOUND, "not_found_error", message)
+        ApiError::status(StatusCode::NOT_FOUND, message)
     }
 
     /// 409: the request conflicts with what is going on.
     pub(crate) fn conflict(code: &'static str, message: impl Into<String>) -> ApiError {
-        ApiError {
-            code: Some(code),
-            ..ApiError::new(StatusCode::CONFLICT, "conflict_error", message)
-        }
+        ApiError::status(StatusCode::CONFLICT, message).with_code(code)
     }
 
     /// 401: the key is missing or wrong.
     pub(crate) fn unauthorized() -> ApiError {
-        ApiError {
-            code: Some("invalid_api_key"),
-            ..ApiError::new(
-                StatusCode::UNAUTHORIZED,
-                "authentication_error",
-                "the API key is missing or wrong",
-            )
-        }
+        let message = "the API key is missing or wrong";
+        ApiError::status(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key")
     }
 
-    /// An error with another status.
-    pub(crate) fn status(status: StatusCode, message: impl Into<String>) -> ApiError {
-        let kind = match status.is_server_error() {
-            true => "server_error",
-            false => "invalid_request_error",
-        };
-        ApiError::new(status, kind, message)
+    /// OpenAI's type of the error.
+    fn kind(&self) -> &'static str {
+        match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::CONFLICT => "conflict_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
     }
 
     /// The error object.
     pub(crate) fn body(&self) -> Value {
         json!({ "error": {
             "message": self.message,
-            "type": self.kind,
+            "type": self.kind(),
             "param": self.param,
             "code": self.code,
         }})
@@ -108,12 +108,10 @@ impl ApiError {
 
 impl From<RuntimeError> for ApiError {
     fn from(error: RuntimeError) -> ApiError {
-        let message = error.to_string();
-        match error.kind() {
-            RuntimeErrorKind::PromptTooLong { .. } => ApiError {
-                code: Some("context_length_exceeded"),
-                ..ApiError::invalid(message)
-            },
+        let (status, code) = match error.kind() {
+            RuntimeErrorKind::PromptTooLong { .. } => {
+                (StatusCode::BAD_REQUEST, Some("context_length_exceeded"))
+            }
             RuntimeErrorKind::EmptyPrompt
             | RuntimeErrorKind::UnknownToken { .. }
             | RuntimeErrorKind::Text(_)
@@ -124,19 +122,17 @@ impl From<RuntimeError> for ApiError {
             | RuntimeErrorKind::NotADecoder
             | RuntimeErrorKind::Encoder(_)
             | RuntimeErrorKind::NoEmbedding(_)
-            | RuntimeErrorKind::NoTokenizer(_) => ApiError::invalid(message),
-            RuntimeErrorKind::QueueFull { .. } => ApiError {
-                code: Some("queue_full"),
-                ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
-            },
-            RuntimeErrorKind::EngineStopped => ApiError {
-                code: Some("stopping"),
-                ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
-            },
-            RuntimeErrorKind::MemoryShortfall(_) => {
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+            | RuntimeErrorKind::NoTokenizer(_) => (StatusCode::BAD_REQUEST, None),
+            RuntimeErrorKind::QueueFull { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, Some("queue_full"))
             }
-            _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
+            RuntimeErrorKind::EngineStopped => (StatusCode::SERVICE_UNAVAILABLE, Some("stopping")),
+            RuntimeErrorKind::MemoryShortfall(_) => (StatusCode::SERVICE_UNAVAILABLE, None),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, None),
+        };
+        ApiError {
+            code,
+            ..ApiError::status(status, error.to_string())
         }
     }
 }

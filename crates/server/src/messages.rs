@@ -1,22 +1,22 @@
 //! `POST /v1/messages`, as Anthropic has it.
 
 use crate::access::Owner;
-use crate::answer::{cache_header, cache_object};
+use crate::answer::cache_object;
 use crate::app::App;
 use crate::body::{Body, Int, Strings, TextOrObjects};
-use crate::chat::{ChatInput, PreparedChat, TurnRequest};
-use crate::chat_answer::{ChatAnswer, ChatEvent};
+use crate::chat::{ChatInput, PreparedAnswer, TurnRequest};
+use crate::chat_answer::ChatEvent;
 use crate::chat_prompt::ChatPrompt;
-use crate::chat_response::chat_finish;
 use crate::error::ApiError;
 use crate::generation::GenerationRequest;
-use crate::sse;
+use crate::openai_answer::chat_finish;
+use crate::sse::{AnswerFormat, Frame};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kvark::engine::RequestOutput;
+use kvark::engine::{CacheReport, RequestOutput};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -175,32 +175,9 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
         unsupported: UNSUPPORTED,
         ..ChatInput::default()
     };
-    let mut chat = PreparedChat::new(&app, &owner, body, (generation, turn), input).await?;
-    let (answer, report) = chat.start(&app).await?;
-    let header = [("x-kvark-cache", cache_header(&report))];
-    let head = json!({
-        "id": app.new_id("msg"),
-        "type": "message",
-        "role": "assistant",
-        "model": chat.model.name,
-        "content": [],
-        "stop_reason": null,
-        "stop_sequence": null,
-        "usage": {
-            "input_tokens": report.prompt_tokens - report.cached_tokens,
-            "cache_read_input_tokens": report.cached_tokens,
-            "cache_creation_input_tokens": 0,
-            "output_tokens": 0,
-        },
-        "kvark": { "cache": cache_object(&report, &chat.model, &chat.tokens) },
-    });
-    Ok(match chat.stream {
-        true => {
-            let state = Stream::new(answer, head);
-            (header, sse::named(state, Stream::next)).into_response()
-        }
-        false => (header, Json(collect(answer, head).await?)).into_response(),
-    })
+    let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
+    chat.respond(&app, |chat, report| MessageAnswer::new(&app, chat, report))
+        .await
 }
 
 /// The system message and all others as OpenAI's messages.
@@ -275,50 +252,45 @@ fn call_block(id: &str, call: &kvark::text::tools::ToolCall) -> Value {
     json!({ "type": "tool_use", "id": id, "name": call.name, "input": input })
 }
 
-async fn collect(mut answer: ChatAnswer, mut head: Value) -> Result<Value, ApiError> {
-    let mut text = String::new();
-    let mut calls = vec![];
-    while let Some(event) = answer.next().await {
-        match event {
-            ChatEvent::Text { text: new, .. } => text.push_str(&new),
-            ChatEvent::Call { id, call, .. } => calls.push(call_block(&id, &call)),
-            ChatEvent::End { called, output, .. } => {
-                head["stop_reason"] = stop_reason(called, &output).into();
-                head["stop_sequence"] = output.stop_string.clone().into();
-                head["usage"]["output_tokens"] = output.tokens.len().into();
-            }
-            ChatEvent::Round { .. } => {}
-            ChatEvent::Failed(error) => return Err(error),
-        }
-    }
-    let mut content = vec![];
-    if !text.is_empty() || calls.is_empty() {
-        content.push(json!({ "type": "text", "text": text }));
-    }
-    content.extend(calls);
-    head["content"] = content.into();
-    Ok(head)
-}
-
-/// The answer as named events.
-struct Stream {
-    answer: ChatAnswer,
-    ready: VecDeque<(Option<&'static str>, String)>,
+/// A message of Anthropic's API, as it comes.
+struct MessageAnswer {
+    message: Value,
+    text: String,
+    calls: Vec<Value>,
+    ready: VecDeque<Frame>,
     /// The number of content blocks so far, and whether the last one is a text that goes on.
     blocks: usize,
     open: bool,
 }
 
-impl Stream {
-    fn new(answer: ChatAnswer, head: Value) -> Stream {
-        let mut stream = Stream {
-            answer,
+impl MessageAnswer {
+    fn new(app: &App, chat: &PreparedAnswer, report: &CacheReport) -> MessageAnswer {
+        let message = json!({
+            "id": app.new_id("msg"),
+            "type": "message",
+            "role": "assistant",
+            "model": chat.model.name,
+            "content": [],
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": {
+                "input_tokens": report.prompt_tokens - report.cached_tokens,
+                "cache_read_input_tokens": report.cached_tokens,
+                "cache_creation_input_tokens": 0,
+                "output_tokens": 0,
+            },
+            "kvark": { "cache": cache_object(report, &chat.model, &chat.tokens) },
+        });
+        let mut answer = MessageAnswer {
+            message: message.clone(),
+            text: String::new(),
+            calls: vec![],
             ready: VecDeque::new(),
             blocks: 0,
             open: false,
         };
-        stream.push("message_start", json!({ "message": head }));
-        stream
+        answer.push("message_start", json!({ "message": message }));
+        answer
     }
 
     fn push(&mut self, name: &'static str, mut data: Value) {
@@ -350,6 +322,12 @@ impl Stream {
             self.push("content_block_stop", json!({ "index": index }));
         }
     }
+}
+
+impl AnswerFormat for MessageAnswer {
+    fn ready(&mut self) -> &mut VecDeque<Frame> {
+        &mut self.ready
+    }
 
     fn event(&mut self, event: ChatEvent) {
         match event {
@@ -357,11 +335,13 @@ impl Stream {
                 if !self.open {
                     self.open_block(json!({ "type": "text", "text": "" }));
                 }
+                self.text.push_str(&text);
                 self.delta(json!({ "type": "text_delta", "text": text }));
             }
             ChatEvent::Call { id, call, .. } => {
                 self.close_block();
                 let mut block = call_block(&id, &call);
+                self.calls.push(block.clone());
                 block["input"] = json!({});
                 self.open_block(block);
                 let arguments = call.arguments;
@@ -373,17 +353,20 @@ impl Stream {
                     self.open_block(json!({ "type": "text", "text": "" }));
                 }
                 self.close_block();
+                self.message["stop_reason"] = stop_reason(called, &output).into();
+                self.message["stop_sequence"] = output.stop_string.into();
+                self.message["usage"]["output_tokens"] = output.tokens.len().into();
                 let delta = json!({
                     "delta": {
-                        "stop_reason": stop_reason(called, &output),
-                        "stop_sequence": output.stop_string,
+                        "stop_reason": self.message["stop_reason"],
+                        "stop_sequence": self.message["stop_sequence"],
                     },
                     "usage": { "output_tokens": output.tokens.len() },
                 });
                 self.push("message_delta", delta);
                 self.push("message_stop", json!({}));
             }
-            ChatEvent::Round { .. } => {}
+            ChatEvent::Started { .. } | ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 let kind = error_kind(error.status);
                 let error = json!({ "type": kind, "message": error.message });
@@ -392,12 +375,10 @@ impl Stream {
         }
     }
 
-    async fn next(mut self) -> Option<((Option<&'static str>, String), Stream)> {
-        while self.ready.is_empty() {
-            let event = self.answer.next().await?;
-            self.event(event);
-        }
-        let item = self.ready.pop_front()?;
-        Some((item, self))
+    fn whole(mut self) -> Value {
+        let text = json!({ "type": "text", "text": self.text });
+        let text = Some(text).filter(|_| !self.text.is_empty() || self.calls.is_empty());
+        self.message["content"] = text.into_iter().chain(self.calls).collect();
+        self.message
     }
 }

@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
-use crate::sse;
+use crate::sse::{self, Frame};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
@@ -219,7 +219,7 @@ pub(crate) async fn events(
 type Watched = (Arc<App>, Arc<LoadedModel>, Option<(u64, usize)>);
 
 /// Waits until something changed, at most a second, and gives the state.
-async fn next_state((app, model, seen): Watched) -> Option<(String, Watched)> {
+async fn next_state((app, model, seen): Watched) -> Option<(Frame, Watched)> {
     for _ in 0..20 {
         let counters = model.engine().counters();
         let steps = counters.steps.load(Ordering::Relaxed);
@@ -236,7 +236,7 @@ async fn next_state((app, model, seen): Watched) -> Option<(String, Watched)> {
     let steps = model.engine().counters().steps.load(Ordering::Relaxed);
     let data = cache_state(&app, &model, &state).to_string();
     let seen = Some((steps, state.waiting));
-    Some((data, (app, model, seen)))
+    Some(((None, data), (app, model, seen)))
 }
 
 /// `GET /metrics`, in Prometheus' text format.
@@ -246,106 +246,115 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     for model in &loaded {
         states.push((model, engine_state(&app, model).await?));
     }
-    let mut text = String::new();
-    type Read = fn(&Counters) -> &AtomicU64;
-    let counters: [(&str, &str, Read); 12] = [
-        ("requests_started", "Requests that got a sequence", |c| {
-            &c.started
-        }),
-        (
-            "requests_finished",
-            "Requests that ended with an answer",
-            |c| &c.finished,
-        ),
-        ("requests_cancelled", "Requests that were cancelled", |c| {
-            &c.cancelled
-        }),
-        ("requests_failed", "Requests that failed", |c| &c.failed),
-        (
-            "requests_refused",
-            "Requests refused by a full queue",
-            |c| &c.refused,
-        ),
-        ("prompt_tokens", "Prompt tokens of all requests", |c| {
-            &c.prompt_tokens
-        }),
-        ("cached_tokens", "Prompt tokens that were reused", |c| {
-            &c.cached_tokens
-        }),
-        ("generated_tokens", "Generated tokens", |c| {
-            &c.generated_tokens
-        }),
-        ("steps", "Forwards", |c| &c.steps),
-        ("draft_forwards", "Forwards of the draft", |c| {
-            &c.draft_forwards
-        }),
-        ("preemptions", "Requests that gave up their cells", |c| {
-            &c.preempted
-        }),
-        (
-            "missed_recordings",
-            "Steps that no recording from before them served",
-            |c| &c.missed_recordings,
-        ),
-    ];
-    for (name, help, read) in counters {
-        writeln!(
-            text,
-            "# HELP kvark_{name}_total {help}\n# TYPE kvark_{name}_total counter"
-        )
-        .ok();
-        // Also of models that were unloaded: counters never go back.
-        for (model, counters) in app.models.counters() {
-            let value = read(counters).load(Ordering::Relaxed);
-            writeln!(text, "kvark_{name}_total{{model={model:?}}} {value}").ok();
-        }
-    }
-    type Gauge = fn(&EngineState) -> u64;
-    let gauges: [(&str, &str, Gauge); 8] = [
-        ("requests_running", "Requests that have a sequence", |s| {
-            s.sequences
-                .iter()
-                .filter(|info| info.request.is_some())
-                .count() as u64
-        }),
-        ("requests_waiting", "Requests that wait", |s| {
-            s.waiting as u64
-        }),
-        ("prefixes_retained", "Prefixes in memory", |s| {
-            s.sequences
-                .iter()
-                .filter(|info| info.request.is_none())
-                .count() as u64
-        }),
-        ("cells", "Cells of the pool", |s| s.capacity as u64),
-        ("cells_used", "Cells in use", |s| s.used as u64),
-        ("cells_shared", "Cells with several owners", |s| {
-            s.ref_counts.iter().filter(|n| **n > 1).count() as u64
-        }),
-        ("kv_bytes", "Bytes of keys and values", |s| {
-            s.memory.kv as u64
-        }),
-        ("disk_bytes", "Bytes of prefixes on disk", |s| s.disk.1),
-    ];
-    for (name, help, read) in gauges {
-        writeln!(
-            text,
-            "# HELP kvark_{name} {help}\n# TYPE kvark_{name} gauge"
-        )
-        .ok();
-        for (model, state) in &states {
-            writeln!(
-                text,
-                "kvark_{name}{{model={:?}}} {}",
-                model.name,
-                read(state)
-            )
-            .ok();
-        }
-    }
+    // Also of models that were unloaded: counters never go back.
+    let counters = app.models.counters();
+    let counters = counters.map(|(model, counters)| (model, counters_of(counters)));
+    let gauges = states
+        .iter()
+        .map(|(model, state)| (&*model.name, gauges_of(state)));
+    let text = metrics_text("counter", &counters.collect::<Vec<_>>())
+        + &metrics_text("gauge", &gauges.collect::<Vec<_>>());
     let kind = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
     Ok((kind, text).into_response())
+}
+
+/// A metric's name, its description and its value.
+type Metric = (&'static str, &'static str, u64);
+
+fn counters_of(c: &Counters) -> [Metric; 12] {
+    let counters = [
+        (
+            "requests_started_total",
+            "Requests that got a sequence",
+            &c.started,
+        ),
+        (
+            "requests_finished_total",
+            "Requests that ended with an answer",
+            &c.finished,
+        ),
+        (
+            "requests_cancelled_total",
+            "Requests that were cancelled",
+            &c.cancelled,
+        ),
+        ("requests_failed_total", "Requests that failed", &c.failed),
+        (
+            "requests_refused_total",
+            "Requests refused by a full queue",
+            &c.refused,
+        ),
+        (
+            "prompt_tokens_total",
+            "Prompt tokens of all requests",
+            &c.prompt_tokens,
+        ),
+        (
+            "cached_tokens_total",
+            "Prompt tokens that were reused",
+            &c.cached_tokens,
+        ),
+        (
+            "generated_tokens_total",
+            "Generated tokens",
+            &c.generated_tokens,
+        ),
+        ("steps_total", "Forwards", &c.steps),
+        (
+            "draft_forwards_total",
+            "Forwards of the draft",
+            &c.draft_forwards,
+        ),
+        (
+            "preemptions_total",
+            "Requests that gave up their cells",
+            &c.preempted,
+        ),
+        (
+            "missed_recordings_total",
+            "Steps that no recording from before them served",
+            &c.missed_recordings,
+        ),
+    ];
+    counters.map(|(name, help, counter)| (name, help, counter.load(Ordering::Relaxed)))
+}
+
+fn gauges_of(s: &EngineState) -> [Metric; 8] {
+    let running = s
+        .sequences
+        .iter()
+        .filter(|info| info.request.is_some())
+        .count();
+    let shared = s.ref_counts.iter().filter(|n| **n > 1).count();
+    let gauges = [
+        ("requests_running", "Requests that have a sequence", running),
+        ("requests_waiting", "Requests that wait", s.waiting),
+        (
+            "prefixes_retained",
+            "Prefixes in memory",
+            s.sequences.len() - running,
+        ),
+        ("cells", "Cells of the pool", s.capacity),
+        ("cells_used", "Cells in use", s.used),
+        ("cells_shared", "Cells with several owners", shared),
+        ("kv_bytes", "Bytes of keys and values", s.memory.kv),
+        ("disk_bytes", "Bytes of prefixes on disk", s.disk.1 as usize),
+    ];
+    gauges.map(|(name, help, value)| (name, help, value as u64))
+}
+
+/// The metrics of all models in Prometheus' format.
+fn metrics_text<const N: usize>(kind: &str, models: &[(&str, [Metric; N])]) -> String {
+    let mut text = String::new();
+    for (i, (name, help, _)) in models.iter().take(1).flat_map(|(_, all)| all).enumerate() {
+        let head = format!("# HELP kvark_{name} {help}\n# TYPE kvark_{name} {kind}");
+        writeln!(text, "{head}").ok();
+        for (model, metrics) in models {
+            writeln!(text, "kvark_{name}{{model={model:?}}} {}", metrics[i].2).ok();
+        }
+    }
+    text
 }

@@ -84,15 +84,13 @@ impl LoadedModel {
         });
         let tokens = bytes / longest.max(&1);
         let context = self.handle.context();
-        match tokens < context {
-            true => Ok(()),
-            false => Err(ApiError {
-                code: Some("context_length_exceeded"),
-                ..ApiError::invalid(format!(
-                    "the prompt has {bytes} bytes, at least {tokens} tokens; the context has {context}"
-                ))
-            }),
+        if tokens < context {
+            return Ok(());
         }
+        let error = ApiError::invalid(format!(
+            "the prompt has {bytes} bytes, at least {tokens} tokens; the context has {context}"
+        ));
+        Err(error.with_code("context_length_exceeded"))
     }
 
     /// Stops the engine: running answers may go on for `grace`.
@@ -161,14 +159,10 @@ impl ModelRegistry {
         found.ok_or_else(|| {
             let names: Vec<&str> = self.entries.iter().map(|entry| &*entry.name).collect();
             let name = name.unwrap_or("default");
-            ApiError {
-                param: Some("model".to_owned()),
-                code: Some("model_not_found"),
-                ..ApiError::not_found(format!(
-                    "there is no model {name:?}; the models are {}",
-                    names.join(", ")
-                ))
-            }
+            let names = names.join(", ");
+            let error = format!("there is no model {name:?}; the models are {names}");
+            let error = ApiError::not_found(error).of_parameter("model");
+            error.with_code("model_not_found")
         })
     }
 
@@ -406,20 +400,24 @@ fn hold_prefix(
     let mut tokens = with("a")?;
     tokens.truncate(common_prefix_len(&tokens, &with("b")?));
     let cells = BranchCells::default();
-    let request = Request {
-        options: GenerateOptions {
-            max_tokens: Some(0),
-            ..GenerateOptions::default()
-        },
-        branch: Some(cells.clone()),
-        ..Request::new(tokens)
-    };
-    for event in engine.generate(request)? {
+    for event in engine.generate(prefill(tokens, cells.clone()))? {
         if let RequestEvent::Failed(error) = event {
             return Err(error);
         }
     }
     Ok(cells)
+}
+
+/// A request that only computes tokens, for these cells.
+pub(crate) fn prefill(tokens: Vec<u32>, cells: BranchCells) -> Request {
+    Request {
+        options: GenerateOptions {
+            max_tokens: Some(0),
+            ..GenerateOptions::default()
+        },
+        branch: Some(cells),
+        ..Request::new(tokens)
+    }
 }
 
 /// Locks a mutex. A panic while it was held cannot have left its value half changed.

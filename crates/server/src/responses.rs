@@ -1,19 +1,19 @@
 //! `POST /v1/responses`, OpenAI's newer chat interface, without stored responses.
 
 use crate::access::Owner;
-use crate::answer::{Usage, cache_header, cache_object, finish_name};
+use crate::answer::{Usage, cache_object, finish_name};
 use crate::app::App;
 use crate::body::{Body, Int, TextOrObjects};
-use crate::chat::{ChatInput, PreparedChat, TurnRequest};
-use crate::chat_answer::{ChatAnswer, ChatEvent};
+use crate::chat::{ChatInput, PreparedAnswer, TurnRequest};
+use crate::chat_answer::ChatEvent;
 use crate::error::ApiError;
 use crate::generation::GenerationRequest;
-use crate::sse;
+use crate::sse::{AnswerFormat, Frame};
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
-use kvark::engine::RequestOutput;
+use axum::response::Response;
+use kvark::engine::{CacheReport, RequestOutput};
 use kvark::generate::FinishReason;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -93,43 +93,11 @@ pub(crate) async fn create(
         unsupported: UNSUPPORTED,
         ..ChatInput::default()
     };
-    let mut chat = PreparedChat::new(&app, &owner, body, (generation, turn), input).await?;
-    let (answer, report) = chat.start(&app).await?;
-    let header = [("x-kvark-cache", cache_header(&report))];
-    let head = json!({
-        "id": app.new_id("resp"),
-        "object": "response",
-        "created_at": jiff::Timestamp::now().as_second(),
-        "status": "in_progress",
-        "error": null,
-        "incomplete_details": null,
-        "instructions": instructions,
-        "model": chat.model.name,
-        "output": [],
-        "parallel_tool_calls": true,
-        "tool_choice": "auto",
-        "tools": chat.prompt.tools,
-        "temperature": chat.parameters.sampling.temperature,
-        "top_p": chat.parameters.sampling.top_p,
-        "usage": null,
-        "kvark": { "cache": cache_object(&report, &chat.model, &chat.tokens) },
-    });
-    Ok(match chat.stream {
-        true => {
-            let state = Stream::new(answer, head);
-            (header, sse::named(state, Stream::next)).into_response()
-        }
-        false => {
-            let mut state = Stream::new(answer, head);
-            while let Some(event) = state.answer.next().await {
-                if let ChatEvent::Failed(error) = event {
-                    return Err(error);
-                }
-                state.event(event);
-            }
-            (header, Json(state.response)).into_response()
-        }
-    })
+    let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
+    let format = |chat: &PreparedAnswer, report: &CacheReport| {
+        ResponseAnswer::new(&app, chat, report, instructions)
+    };
+    chat.respond(&app, format).await
 }
 
 /// An input item as a chat message.
@@ -153,28 +121,50 @@ fn message(item: Value) -> Value {
     }
 }
 
-/// The answer as events, and the response object that they build.
-struct Stream {
-    answer: ChatAnswer,
+/// The response object as its events build it.
+struct ResponseAnswer {
     response: Value,
-    ready: VecDeque<(Option<&'static str>, String)>,
+    ready: VecDeque<Frame>,
     sequence: u64,
     /// The text of the open message item.
     open: Option<String>,
 }
 
-impl Stream {
-    fn new(answer: ChatAnswer, response: Value) -> Stream {
-        let mut stream = Stream {
-            answer,
+impl ResponseAnswer {
+    fn new(
+        app: &App,
+        chat: &PreparedAnswer,
+        report: &CacheReport,
+        instructions: Option<String>,
+    ) -> ResponseAnswer {
+        let sampling = &chat.parameters.sampling;
+        let response = json!({
+            "id": app.new_id("resp"),
+            "object": "response",
+            "created_at": jiff::Timestamp::now().as_second(),
+            "status": "in_progress",
+            "error": null,
+            "incomplete_details": null,
+            "instructions": instructions,
+            "model": chat.model.name,
+            "output": [],
+            "parallel_tool_calls": true,
+            "tool_choice": "auto",
+            "tools": chat.prompt.tools,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "usage": null,
+            "kvark": { "cache": cache_object(report, &chat.model, &chat.tokens) },
+        });
+        let mut answer = ResponseAnswer {
             response: response.clone(),
             ready: VecDeque::new(),
             sequence: 0,
             open: None,
         };
-        stream.push("response.created", json!({ "response": response }));
-        stream.push("response.in_progress", json!({ "response": response }));
-        stream
+        answer.push("response.created", json!({ "response": response }));
+        answer.push("response.in_progress", json!({ "response": response }));
+        answer
     }
 
     fn push(&mut self, name: &'static str, mut data: Value) {
@@ -237,6 +227,43 @@ impl Stream {
         self.add_item(item);
     }
 
+    fn end(&mut self, output: &RequestOutput) {
+        if self.open.is_none() && self.response["output"].as_array().is_none_or(Vec::is_empty) {
+            self.open_message();
+        }
+        self.close_message();
+        let mut usage = Usage::default();
+        usage.add(output);
+        self.response["usage"] = json!({
+            "input_tokens": usage.prompt,
+            "input_tokens_details": { "cached_tokens": usage.cached },
+            "output_tokens": usage.completion,
+            "output_tokens_details": { "reasoning_tokens": 0 },
+            "total_tokens": usage.prompt + usage.completion,
+        });
+        let whole = output.finish == FinishReason::Stop;
+        self.response["status"] = if whole { "completed" } else { "incomplete" }.into();
+        if !whole {
+            let reason = match finish_name(output.finish) {
+                "length" => "max_output_tokens",
+                other => other,
+            };
+            self.response["incomplete_details"] = json!({ "reason": reason });
+        }
+        let response = self.response.clone();
+        let name = match whole {
+            true => "response.completed",
+            false => "response.incomplete",
+        };
+        self.push(name, json!({ "response": response }));
+    }
+}
+
+impl AnswerFormat for ResponseAnswer {
+    fn ready(&mut self) -> &mut VecDeque<Frame> {
+        &mut self.ready
+    }
+
     fn event(&mut self, event: ChatEvent) {
         match event {
             ChatEvent::Text { text, .. } => {
@@ -278,7 +305,7 @@ impl Stream {
                 self.add_item(item);
             }
             ChatEvent::End { output, .. } => self.end(&output),
-            ChatEvent::Round { .. } => {}
+            ChatEvent::Started { .. } | ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 self.response["status"] = "failed".into();
                 self.response["error"] =
@@ -289,43 +316,7 @@ impl Stream {
         }
     }
 
-    fn end(&mut self, output: &RequestOutput) {
-        if self.open.is_none() && self.response["output"].as_array().is_none_or(Vec::is_empty) {
-            self.open_message();
-        }
-        self.close_message();
-        let mut usage = Usage::default();
-        usage.add(output);
-        self.response["usage"] = json!({
-            "input_tokens": usage.prompt,
-            "input_tokens_details": { "cached_tokens": usage.cached },
-            "output_tokens": usage.completion,
-            "output_tokens_details": { "reasoning_tokens": 0 },
-            "total_tokens": usage.prompt + usage.completion,
-        });
-        let whole = output.finish == FinishReason::Stop;
-        self.response["status"] = if whole { "completed" } else { "incomplete" }.into();
-        if !whole {
-            let reason = match finish_name(output.finish) {
-                "length" => "max_output_tokens",
-                other => other,
-            };
-            self.response["incomplete_details"] = json!({ "reason": reason });
-        }
-        let response = self.response.clone();
-        let name = match whole {
-            true => "response.completed",
-            false => "response.incomplete",
-        };
-        self.push(name, json!({ "response": response }));
-    }
-
-    async fn next(mut self) -> Option<((Option<&'static str>, String), Stream)> {
-        while self.ready.is_empty() {
-            let event = self.answer.next().await?;
-            self.event(event);
-        }
-        let item = self.ready.pop_front()?;
-        Some((item, self))
+    fn whole(self) -> Value {
+        self.response
     }
 }

@@ -1,7 +1,6 @@
 //! `cargo xtask check-export`: the exporter, and its export of a real model against PyTorch.
 
 use super::script;
-use super::venv::Build;
 use crate::{model, shell};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -31,7 +30,7 @@ pub(crate) struct CheckExport {
 impl CheckExport {
     pub(crate) fn execute(self) -> Result<()> {
         let package = shell::root().join("python");
-        let python = script::GREEDY.python(Build::Whole)?;
+        let python = script::GREEDY.python()?;
         let mut pytest = shell::command(&python);
         shell::run(
             pytest

@@ -7,6 +7,7 @@ pub(crate) mod export;
 pub(crate) mod onnx;
 pub(crate) mod score;
 pub(crate) mod script;
+pub(crate) mod source_build;
 pub(crate) mod spec;
 pub(crate) mod torch;
 pub(crate) mod turns;

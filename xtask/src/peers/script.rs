@@ -1,6 +1,6 @@
 //! The Python scripts of the comparisons, each with the list of packages that it runs with.
 
-use super::venv::{self, Build};
+use super::venv;
 use crate::shell;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// A script and its requirements.
 ///
-/// All environments but one are the same folder, so a package that one list lacks may be there because of another list. The
+/// The environments are the same folder, so a package that one list lacks may be there because of another list. The
 /// tests compare what a script imports with its own list.
 pub(super) struct Script {
     /// The script's file, from the root of the tree.
@@ -17,9 +17,13 @@ pub(super) struct Script {
     requirements: &'static str,
 }
 
-pub(super) const LLAMA_BENCH: Script = Script {
-    file: "xtask/peers/llama_bench.py",
-    requirements: "xtask/peers/requirements.txt",
+pub(super) const IK_BENCH: Script = Script {
+    file: "xtask/peers/ik_bench.py",
+    requirements: "xtask/peers/requirements-ik.txt",
+};
+pub(super) const MISTRALRS_BENCH: Script = Script {
+    file: "xtask/peers/mistralrs_bench.py",
+    requirements: "xtask/peers/requirements-mistralrs.txt",
 };
 pub(super) const CONVERT: Script = Script {
     file: "xtask/peers/convert.py",
@@ -62,20 +66,15 @@ pub(super) const EMBEDDINGS: Script = Script {
 impl Script {
     /// A command that runs the script in an environment with its requirements, which is made if need be.
     pub(super) fn command(&self) -> Result<Command> {
-        self.command_with(Build::Whole)
-    }
-
-    /// The same with a certain build of llama.cpp.
-    pub(super) fn command_with(&self, build: Build) -> Result<Command> {
-        let mut command = shell::command(self.python(build)?);
+        let mut command = shell::command(self.python()?);
         command.arg(shell::root().join(self.file));
         Ok(command)
     }
 
     /// The interpreter of that environment.
-    pub(super) fn python(&self, build: Build) -> Result<PathBuf> {
+    pub(super) fn python(&self) -> Result<PathBuf> {
         let list = shell::root().join(self.requirements);
-        venv::python(&list, &pins(&list)?, build)
+        venv::python(&list, &pins(&list)?)
     }
 }
 

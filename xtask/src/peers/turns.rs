@@ -6,7 +6,9 @@ use clap::Args;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// Flags of a comparison.
 #[derive(Args)]
@@ -35,7 +37,7 @@ pub(super) struct TurnArgs {
         default_value = "64"
     )]
     n_gen: Vec<usize>,
-    /// Number of tokens in the context before the generated ones
+    /// Numbers of tokens in the context before the generated ones
     #[arg(
         short = 'd',
         long,
@@ -136,6 +138,8 @@ pub(super) struct Kvark {
     program: PathBuf,
     /// The tier of kernels to force; otherwise the environment decides.
     pub(super) tier: Option<String>,
+    /// The precision of quantised products; otherwise kvark's default.
+    pub(super) precision: Option<String>,
     pub(super) version: String,
     pub(super) cpu: String,
     pub(super) isa: String,
@@ -172,6 +176,7 @@ impl Kvark {
         Ok(Kvark {
             program,
             tier: None,
+            precision: None,
             version: format!("{} ({origin})", version.trim()),
             cpu: String::new(),
             isa: String::new(),
@@ -205,6 +210,9 @@ impl Kvark {
     pub(super) fn bench(&mut self, model: &Path, flags: &[&str]) -> Result<Vec<Speed>> {
         let mut bench = self.command();
         bench.arg("bench").arg(model).arg("--json").args(flags);
+        if let Some(precision) = &self.precision {
+            bench.args(["--precision", precision]);
+        }
         let report: Value = serde_json::from_str(&shell::output(&mut bench)?)?;
         self.cpu = text(&report, "cpu")?;
         self.isa = text(&report, "isa")?;
@@ -226,7 +234,9 @@ pub(super) struct Driver {
     name: &'static str,
     process: Child,
     ask: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    answers: Receiver<String>,
+    /// The longest time that an answer may take; no limit by default.
+    pub(super) patience: Option<Duration>,
 }
 
 impl Driver {
@@ -236,24 +246,42 @@ impl Driver {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start the {name} driver"))?;
-        let answers = BufReader::new(process.stdout.take().expect("stdout is piped"));
+        let lines = BufReader::new(process.stdout.take().expect("stdout is piped")).lines();
+        // A thread reads, so that a wait for an answer can end without one.
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
         Ok(Driver {
             name,
             ask: process.stdin.take(),
             process,
             answers,
+            patience: None,
         })
     }
 
+    /// The answer to a question. After an error the process has ended.
     pub(super) fn ask(&mut self, question: &Value) -> Result<Value> {
         let name = self.name;
         let ask = self.ask.as_mut().expect("open until dropped");
         let sent = writeln!(ask, "{question}").and_then(|()| ask.flush());
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        if sent.is_err() || line.is_empty() {
-            bail!("the {name} driver ended: {}", self.process.wait()?);
-        }
+        let answer = match self.patience {
+            Some(patience) => self.answers.recv_timeout(patience),
+            None => self.answers.recv().map_err(RecvTimeoutError::from),
+        };
+        let line = match answer {
+            Ok(line) if sent.is_ok() => line,
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = self.patience.unwrap_or_default().as_secs();
+                self.process.kill()?;
+                self.process.wait()?;
+                bail!("{name} took more than {seconds} s");
+            }
+            _ => bail!("the {name} driver ended: {}", self.process.wait()?),
+        };
         serde_json::from_str(&line).with_context(|| format!("the {name} driver answered {line:?}"))
     }
 }

@@ -5,7 +5,10 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Which llama.cpp an environment holds.
+/// The variable that names an environment which already holds what is needed.
+const VARIABLE: &str = "KVARK_PEERS_VENV";
+
+/// What llama.cpp is built for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Build {
     /// Built for this CPU.
@@ -22,40 +25,24 @@ impl Build {
             _ => Build::Whole,
         }
     }
-
-    /// The variable that names an environment which already holds what is needed.
-    pub(super) fn variable(self) -> &'static str {
-        match self {
-            Build::Whole => "KVARK_PEERS_VENV",
-            Build::Avx2 => "KVARK_PEERS_VENV_AVX2",
-        }
-    }
-
-    fn folder(self) -> &'static str {
-        match self {
-            Build::Whole => "peers-venv",
-            Build::Avx2 => "peers-venv-avx2",
-        }
-    }
 }
 
-/// Interpreter of an environment with all packages of a requirements file, created if needed. `pins` are the
+/// Interpreter of the peers' environment with all packages of a requirements file, created if needed. `pins` are the
 /// packages of that list and of those that it includes.
-pub(super) fn python(list: &Path, pins: &[String], build: Build) -> Result<PathBuf> {
-    let variable = build.variable();
-    if let Some(venv) = std::env::var_os(variable).filter(|venv| !venv.is_empty()) {
+pub(super) fn python(list: &Path, pins: &[String]) -> Result<PathBuf> {
+    if let Some(venv) = std::env::var_os(VARIABLE).filter(|venv| !venv.is_empty()) {
         // The link is not resolved: the interpreter finds its environment by the link's location.
         let python = std::path::absolute(venv)?.join("bin/python");
         if !python.exists() {
             bail!(
-                "{variable} names no virtual environment: no {}",
+                "{VARIABLE} names no virtual environment: no {}",
                 python.display()
             );
         }
         return Ok(python);
     }
-    let flags = build_flags(build);
-    make(build.folder(), list, pins, &flags, |pip| {
+    let flags = build_flags(Build::Whole);
+    make("peers-venv", list, pins, &flags, |pip| {
         // A wheel of the cache may have been built with other flags.
         pip.args(["--no-cache-dir", "--no-binary", "llama-cpp-python"])
             .env("CMAKE_ARGS", &flags);

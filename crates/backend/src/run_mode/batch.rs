@@ -51,11 +51,6 @@ impl BatchDescriptor {
             ..self
         }
     }
-
-    /// The same descriptor with 0 rows, which is the form of a dispatcher's keys.
-    pub(super) const fn without_rows(self) -> BatchDescriptor {
-        BatchDescriptor { rows: 0, ..self }
-    }
 }
 
 #[cfg(test)]

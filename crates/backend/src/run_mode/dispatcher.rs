@@ -48,11 +48,6 @@ impl CaptureSizes {
         &self.0
     }
 
-    /// The largest size; 0 when there is none.
-    pub fn largest(&self) -> usize {
-        self.0.last().copied().unwrap_or(0)
-    }
-
     /// The smallest size that is at least `tokens` and a multiple of `query_len`.
     fn padded(&self, tokens: usize, query_len: usize) -> Option<usize> {
         let at = self.0.partition_point(|size| *size < tokens);
@@ -228,15 +223,6 @@ impl Dispatcher {
     pub fn descriptors(&self) -> usize {
         let keys = self.full.iter().chain(&self.piecewise);
         keys.map(|key| row_sizes(key.tokens).count()).sum()
-    }
-
-    /// Whether a descriptor is one of the dispatcher's, whatever its rows.
-    pub fn knows(&self, mode: RunMode, batch: &BatchDescriptor) -> bool {
-        match mode {
-            RunMode::Full => self.full.contains(&batch.without_rows()),
-            RunMode::Piecewise => self.piecewise.contains(&batch.without_rows()),
-            _ => false,
-        }
     }
 }
 

@@ -1,25 +1,28 @@
 //! The modes, and how a mode that an executable does not support is downgraded.
 
+use base::named_enum;
 use std::fmt;
 use std::str::FromStr;
 
-/// How steps are run.
-///
-/// `None`, `Piecewise` and `Full` are also what a single step is dispatched to. The two others choose between them by
-/// the kind of step: a *uniform decode* has the same few tokens for every sequence, a *mixed* step is any other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RunMode {
-    /// Every node is resolved and run on its own.
-    None,
-    /// Recorded pieces between the attention nodes, which are resolved in every step.
-    Piecewise,
-    /// One recording of the whole step.
-    #[default]
-    Full,
-    /// `Full` for uniform decodes, `None` for mixed steps.
-    FullDecodeOnly,
-    /// `Full` for uniform decodes, `Piecewise` for mixed steps.
-    FullAndPiecewise,
+named_enum! {
+    /// How steps are run.
+    ///
+    /// `None`, `Piecewise` and `Full` are also what a single step is dispatched to. The two others choose between them by
+    /// the kind of step: a *uniform decode* has the same few tokens for every sequence, a *mixed* step is any other.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum RunMode {
+        /// Every node is resolved and run on its own.
+        None = "none",
+        /// Recorded pieces between the attention nodes, which are resolved in every step.
+        Piecewise = "piecewise",
+        /// One recording of the whole step.
+        #[default]
+        Full = "full",
+        /// `Full` for uniform decodes, `None` for mixed steps.
+        FullDecodeOnly = "full_decode_only",
+        /// `Full` for uniform decodes, `Piecewise` for mixed steps.
+        FullAndPiecewise = "full_and_piecewise",
+    }
 }
 
 /// No mode has this name.
@@ -30,26 +33,6 @@ pub enum RunMode {
 pub struct UnknownRunMode(String);
 
 impl RunMode {
-    /// Every mode.
-    pub const ALL: [RunMode; 5] = [
-        RunMode::None,
-        RunMode::Piecewise,
-        RunMode::Full,
-        RunMode::FullDecodeOnly,
-        RunMode::FullAndPiecewise,
-    ];
-
-    /// The name used in flags and messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RunMode::None => "none",
-            RunMode::Piecewise => "piecewise",
-            RunMode::Full => "full",
-            RunMode::FullDecodeOnly => "full_decode_only",
-            RunMode::FullAndPiecewise => "full_and_piecewise",
-        }
-    }
-
     /// The mode of uniform decodes.
     pub const fn decode_mode(self) -> RunMode {
         match self {
@@ -78,11 +61,6 @@ impl RunMode {
     /// Whether uniform decodes and mixed steps have different modes.
     pub const fn is_dual(self) -> bool {
         matches!(self, RunMode::FullDecodeOnly | RunMode::FullAndPiecewise)
-    }
-
-    /// Whether some step is dispatched to this mode.
-    pub fn has_mode(self, mode: RunMode) -> bool {
-        self.decode_mode() == mode || self.mixed_mode() == mode
     }
 
     /// The mode to use on an executable, where it does not support this one.
@@ -187,9 +165,6 @@ mod tests {
         for (mode, decode, mixed) in table {
             assert_eq!((mode.decode_mode(), mode.mixed_mode()), (decode, mixed));
             assert_eq!(mode.is_dual(), decode != mixed);
-            for other in [None, Piecewise, Full] {
-                assert_eq!(mode.has_mode(other), other == decode || other == mixed);
-            }
         }
     }
 

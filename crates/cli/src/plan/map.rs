@@ -84,7 +84,8 @@ fn add_plan(rows: &mut Vec<Row>, at: &mut usize, prefix: &str, plan: &MemoryPlan
         format!("[{}] f32", rows_of_logits / 4),
     );
     for section in &plan.weights {
-        let shape = format!("{} tensors", section.tensors);
+        let resident = output::bytes(section.resident as u64);
+        let shape = format!("{} tensors, {resident} resident", section.tensors);
         add(*at, section.bytes, &section.name, shape);
         *at += section.bytes;
     }

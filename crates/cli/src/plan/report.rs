@@ -47,13 +47,16 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
     let mut parts = vec![
         (
             "weights",
-            plan.weights_bytes(),
-            format!("{tensors} tensors in {sections} sections, mapped from the file"),
+            plan.resident_weights_bytes(),
+            format!(
+                "resident of the mapped file: {tensors} tensors in {sections} sections, {}",
+                output::bytes(plan.weights_bytes() as u64)
+            ),
         ),
         (
             "packed",
             plan.packed_bytes(),
-            "copies of weights in the layout of the kernels".to_owned(),
+            "weights in the layout of the kernels, in their place".to_owned(),
         ),
         (
             "KV",
@@ -156,7 +159,7 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
             "last": b.last,
         })
     };
-    let section = |s: &WeightSection| json!({ "name": s.name, "tensors": s.tensors, "bytes": s.bytes, "packed_bytes": s.packed });
+    let section = |s: &WeightSection| json!({ "name": s.name, "tensors": s.tensors, "bytes": s.bytes, "resident_bytes": s.resident, "packed_bytes": s.packed });
     let shapes = kv_shapes(plan);
     let shape = match &shapes[..] {
         [only] => json!(only),
@@ -168,6 +171,7 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
         "step": { "tokens": plan.step.tokens, "rows": plan.step.rows },
         "weights": {
             "bytes": plan.weights_bytes(),
+            "resident_bytes": plan.resident_weights_bytes(),
             "packed_bytes": plan.packed_bytes(),
             "sections": plan.weights.iter().map(section).collect::<Vec<_>>(),
         },

@@ -57,7 +57,7 @@ fn json_adds_up() {
     let model = folder.file("m.gguf", bare_model());
     let plan = folder.run(&["plan", &model, "-c", "64", "--json"]).json();
     let number = |value: &Value| value.as_u64().unwrap();
-    let sum = number(&plan["weights"]["bytes"])
+    let sum = number(&plan["weights"]["resident_bytes"])
         + number(&plan["weights"]["packed_bytes"])
         + number(&plan["kv"]["bytes"])
         + number(&plan["arena"]["bytes"])

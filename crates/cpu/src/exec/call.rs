@@ -8,6 +8,8 @@ use crate::kernels::conv::Conv;
 use crate::kernels::elementwise::Elementwise;
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
+use crate::kernels::grid_sample::GridSample;
+use crate::kernels::matmul::experts::{ExpertOperands, Experts};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul::f32::tiles::{self, AmxLinear};
 use crate::kernels::matmul::f32::{MatMul, MatMulOperands};
@@ -25,6 +27,7 @@ use crate::kernels::rearrange::windows::Windows;
 use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
+use crate::kernels::reduce::route_experts::RouteExperts;
 use crate::kv::{CpuKv, StepRows};
 use backend::{BackendErrorKind, CacheStep};
 use graph::ops::{Activation, Op};
@@ -43,6 +46,8 @@ pub(crate) enum Call {
     /// A linear layer with an f32 weight, on matrix tiles, and the activation applied to its result.
     #[cfg(target_arch = "x86_64")]
     AmxLinear(AmxLinear, Option<Activation>),
+    Experts(Experts),
+    RouteExperts(RouteExperts),
     Attention(Attention),
     GatherRows(GatherRows),
     Norm(Norm),
@@ -66,6 +71,7 @@ pub(crate) enum Call {
     CumSum(CumSum),
     ArgSort(ArgSort),
     Conv(Conv),
+    GridSample(GridSample),
     Scatter(Scatter),
     Windows(Windows),
     CachedAttention(CachedAttentionCall),
@@ -132,6 +138,7 @@ impl Call {
             #[cfg(target_arch = "x86_64")]
             Call::AmxLinear(op, _) => op.scratch(threads),
             Call::Attention(op) => op.scratch(threads),
+            Call::Experts(op) => op.scratch(threads),
             _ => 0,
         }
     }
@@ -278,6 +285,20 @@ impl Call {
                         scratch: at.scratch.cast(),
                     },
                 ),
+                Call::Experts(op) => op.run(
+                    ctx,
+                    ExpertOperands {
+                        x: at.input(0),
+                        weights: at.input(1),
+                        gate: at.input(2),
+                        up: at.input(3),
+                        down: at.input(4),
+                        biases: [5, 6, 7].map(|operand| at.input(operand)),
+                        out,
+                        scratch: at.scratch,
+                    },
+                ),
+                Call::RouteExperts(op) => op.run(ctx, at.input(0), at.input(1), out),
                 Call::GatherRows(op) => op.run(ctx, at.input(0), at.input(1), out)?,
                 Call::Norm(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),
                 Call::Elementwise(op) => op.run(ctx, at.input(0), at.input(1), out),
@@ -305,6 +326,7 @@ impl Call {
                 Call::CumSum(op) => op.run(at.input(0), at.output),
                 Call::ArgSort(op) => op.run(ctx, at.input(0), at.output.cast()),
                 Call::Conv(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),
+                Call::GridSample(op) => op.run(ctx, at.input(0), at.input(1), out),
                 Call::Scatter(op) => {
                     let last = at.inputs.len() - 1;
                     op.run(at.input(0), &at.inputs[1..last], at.input(last), at.output)?;
@@ -394,8 +416,15 @@ unsafe fn update_and_attend(
         };
         kv.update(ctx, cache_id, plan, [keys, values])
             .map_err(|e| CallError::Other(e.into()))?;
-        let (q, out) = (at.input(0), at.output.cast());
-        attend.run(ctx, &plan.visible, (kv, cache_id), q, out);
+        let (q, sinks) = (at.input(0), at.input(4));
+        attend.run(
+            ctx,
+            &plan.visible,
+            (kv, cache_id),
+            q,
+            sinks,
+            at.output.cast(),
+        );
     }
     Ok(())
 }

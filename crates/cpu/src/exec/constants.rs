@@ -14,7 +14,7 @@ use graph::{Graph, Node, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The bytes of every constant, copied where the file misaligns them, and the packed weights of linear layers:
+/// The bytes of every constant, copied where the file misaligns them, and the packed weights of linear layers and experts:
 /// quantised ones in panels, f32 ones in panels or tiles as soon as a call needs them.
 pub(crate) struct Constants {
     bytes: Vec<Option<Bytes>>,
@@ -126,6 +126,10 @@ impl Constants {
             (Call::MatMul(op), 1) if op.layout == RhsLayout::Packed => self.panels[&id].as_ptr(),
             #[cfg(target_arch = "x86_64")]
             (Call::AmxLinear(..), 1) => self.tiles[&id].as_ptr(),
+            (Call::Experts(_), 2..=4) => match self.quantised.get(&id) {
+                Some(packed) => packed.address(),
+                None => self.address(id),
+            },
             _ => self.address(id),
         }
     }

@@ -1,7 +1,7 @@
 //! The CPU's executable: one set of weights and one arena, and a tape for every size of step.
 
 use super::constants::Constants;
-use super::profile::Profile;
+use super::mapped::MappedWeights;
 use super::tape::{ExecState, Fusion, Tape};
 use crate::aligned::AlignedBuffer;
 use crate::isa::Isa;
@@ -9,11 +9,10 @@ use crate::kernels::Context;
 use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
 use backend::{
-    BackendError, CacheStep, CaptureSizes, CompileOptions, NodeProfile, OutputCallback, Replay,
-    RunMode, StepOptions, StepOutputs, TraceCallback,
+    BackendError, CacheStep, CaptureSizes, CompileOptions, NodeProfile, NodeProfiles,
+    OutputCallback, Replay, RunMode, StepInputs, StepOptions, StepOutputs, TraceCallback,
 };
 use graph::{Graph, ValueRef};
-use kv::Step;
 use std::sync::Arc;
 
 /// Padding may take up to one part in this many of a recorded size: padded rows cost as much as real ones.
@@ -22,7 +21,8 @@ const MAX_PADDING: usize = 8;
 /// A graph on the CPU. A recording is a tape; a tape of [`RunMode::Piecewise`] resolves its attention nodes again in every step.
 pub(crate) struct CpuRecorder {
     state: ExecState,
-    encoded: EncodedStep,
+    encoded: StepInputs,
+    mapped: MappedWeights,
 }
 
 impl CpuRecorder {
@@ -37,6 +37,7 @@ impl CpuRecorder {
             threads: &threads,
         };
         let constants = Constants::new(&graph, &context, options)?;
+        let mapped = MappedWeights::new(&graph, constants.layouts());
         Ok(CpuRecorder {
             state: ExecState {
                 graph,
@@ -46,7 +47,8 @@ impl CpuRecorder {
                 arena: AlignedBuffer::default(),
                 profile: None,
             },
-            encoded: EncodedStep::default(),
+            encoded: StepInputs::default(),
+            mapped,
         })
     }
 }
@@ -86,12 +88,11 @@ impl Replay for CpuRecorder {
         let inputs = inputs.map(|input| input.as_ptr().cast());
         // SAFETY: recordings are stored by the sizes of their inputs, and `Runnable` has checked that a decoder's are i32.
         unsafe { tape.run(&mut self.state, &inputs, &mut Some(cache), None)? };
+        self.mapped.gathered(tokens);
         let (logits, width) = tape.rows(0);
         outputs.fill(wanted, width, logits);
-        if tape.output_count() > 1 {
-            let features: Vec<_> = (1..tape.output_count()).map(|i| tape.rows(i)).collect();
-            outputs.fill_features(tokens, &features);
-        }
+        let features: Vec<_> = (1..tape.output_count()).map(|i| tape.rows(i)).collect();
+        outputs.fill_features(tokens, &features);
         Ok(())
     }
 
@@ -107,17 +108,19 @@ impl Replay for CpuRecorder {
         let addresses: Vec<*const u8> = inputs.iter().map(|v| v.data.as_ptr()).collect();
         // SAFETY: the shapes are those of the recording, and `Runnable` has checked the types.
         unsafe { tape.run(&mut self.state, &addresses, &mut cache, trace)? };
+        let rows = inputs.iter().map(|input| input.shape.iter().product());
+        self.mapped.gathered(rows.max().unwrap_or(0));
         tape.view_outputs(&self.state.graph, output);
         Ok(())
     }
 
     fn set_profiling(&mut self, on: bool) {
-        self.state.profile = on.then(Profile::default);
+        self.state.profile = on.then(NodeProfiles::default);
     }
 
     fn profile(&self) -> Vec<NodeProfile> {
         let profile = self.state.profile.as_ref();
-        profile.map_or_else(Vec::new, Profile::get)
+        profile.map_or(vec![], |profile| profile.all().to_vec())
     }
 
     fn arena_bytes(&self) -> usize {
@@ -126,21 +129,5 @@ impl Replay for CpuRecorder {
 
     fn packed_bytes(&self) -> usize {
         self.state.constants.packed_bytes()
-    }
-}
-
-/// A step as the graph's three inputs; their memory is reused.
-#[derive(Default)]
-struct EncodedStep([Vec<i32>; 3]);
-
-impl EncodedStep {
-    fn set(&mut self, step: &Step) {
-        let [tokens, positions, rows] = &mut self.0;
-        tokens.clear();
-        tokens.extend(step.tokens().iter().map(|token| token.id as i32));
-        positions.clear();
-        positions.extend(step.tokens().iter().map(|token| token.position));
-        rows.clear();
-        rows.extend(step.rows().iter().map(|row| *row as i32));
     }
 }

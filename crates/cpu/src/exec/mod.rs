@@ -3,6 +3,7 @@
 mod call;
 mod constants;
 mod executable;
+mod mapped;
 mod prefetch;
 mod profile;
 mod resolve;
@@ -12,11 +13,13 @@ mod weight_layouts;
 
 pub(crate) use constants::realigned_bytes;
 pub(crate) use executable::CpuRecorder;
+pub(crate) use mapped::mapped_bytes;
 pub(crate) use tape::PlannedStep;
 pub(crate) use weight_layouts::WeightLayouts;
 
 use backend::{BackendError, BackendErrorKind};
-use graph::{Bindings, Data, DataRef, Graph, Node, TensorId, Value, ValueRef};
+use base::DType;
+use graph::{Bindings, DataRef, Graph, Node, TensorId, Value, ValueRef};
 
 /// An error of a node, with its name.
 fn node_error(graph: &Graph, node: &Node, reason: String) -> BackendError {
@@ -41,24 +44,14 @@ fn named(graph: &Graph, node: &Node, error: call::CallError) -> BackendError {
 /// # Safety
 /// The tensor's elements must be readable at `address`.
 unsafe fn value_at(graph: &Graph, id: TensorId, bindings: &Bindings, address: *const u8) -> Value {
-    let ty = &graph.tensor(id).ty;
-    let shape = ty
-        .dims(bindings)
-        .expect("sizes were resolved before the run");
-    let len = shape.iter().product();
-    // SAFETY: the caller guarantees the elements.
-    let data = unsafe {
-        match ty.dtype {
-            base::DType::I32 => Data::I32(elements(address, len)),
-            base::DType::I64 => Data::I64(elements(address, len)),
-            base::DType::Bool => {
-                let bytes: Vec<u8> = elements(address, len);
-                Data::Bool(bytes.into_iter().map(|b| b != 0).collect())
-            }
-            _ => Data::F32(elements(address, len)),
-        }
+    let mut value = None;
+    // SAFETY: as the caller guarantees.
+    unsafe {
+        with_view(graph, id, bindings, address, |view| {
+            value = Some(view.to_value())
+        })
     };
-    Value { shape, data }
+    value.expect("the view was given")
 }
 
 /// Calls `output` with a view of a tensor in the step's memory.
@@ -75,17 +68,19 @@ unsafe fn with_view(
     let ty = &graph.tensor(id).ty;
     // SAFETY: the caller guarantees the elements.
     unsafe {
-        if ty.dtype == base::DType::Bool {
-            // Bytes that are not known to be 0 or 1 are converted.
-            return output(value_at(graph, id, bindings, address).view());
-        }
         let shape = ty
             .dims(bindings)
             .expect("sizes were resolved before the run");
         let len = shape.iter().product();
+        let truths: Vec<bool>;
         let data = match ty.dtype {
-            base::DType::I32 => DataRef::I32(slice(address, len)),
-            base::DType::I64 => DataRef::I64(slice(address, len)),
+            DType::I32 => DataRef::I32(slice(address, len)),
+            DType::I64 => DataRef::I64(slice(address, len)),
+            DType::Bool => {
+                // Bytes that are not known to be 0 or 1 are converted.
+                truths = slice::<u8>(address, len).iter().map(|b| *b != 0).collect();
+                DataRef::Bool(&truths)
+            }
             _ => DataRef::F32(slice(address, len)),
         };
         output(ValueRef {
@@ -103,11 +98,4 @@ unsafe fn slice<'a, T>(address: *const u8, len: usize) -> &'a [T] {
     }
     // SAFETY: the caller guarantees the elements.
     unsafe { std::slice::from_raw_parts(address.cast(), len) }
-}
-
-/// # Safety
-/// `len` elements must be readable at `address`, if any.
-unsafe fn elements<T: Clone>(address: *const u8, len: usize) -> Vec<T> {
-    // SAFETY: the caller guarantees the elements.
-    unsafe { slice(address, len) }.to_vec()
 }

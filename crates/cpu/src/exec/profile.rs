@@ -7,49 +7,22 @@ use graph::{Bindings, Graph, Node};
 use kv::{KvStorage, LayerPlan};
 use std::time::Duration;
 
-/// Where the time went, by label and op in the order of the first run.
-#[derive(Default)]
-pub(crate) struct Profile(Vec<NodeProfile>);
-
-impl Profile {
-    /// Adds a run of nodes that ran as one.
-    pub(crate) fn add(
-        &mut self,
-        graph: &Graph,
-        nodes: &[&Node],
-        time: Duration,
-        work: WorkEstimate,
-    ) {
-        let op = nodes[0].op.name();
-        let labels: Vec<String> = nodes
-            .iter()
-            .map(|node| label(graph.node_name(node)))
-            .collect();
-        let label = labels.join(" + ");
-        let same = |found: &&mut NodeProfile| found.op == op && found.label == label;
-        let found = match self.0.iter_mut().find(same) {
-            Some(found) => found,
-            None => {
-                self.0.push(NodeProfile {
-                    op,
-                    label,
-                    runs: 0,
-                    time: Duration::ZERO,
-                    bytes: 0,
-                    macs: 0,
-                    is_f32: work.floats,
-                });
-                self.0.last_mut().expect("pushed above")
-            }
-        };
-        found.runs += nodes.len() as u64;
-        found.time += time;
-        found.bytes += work.bytes;
-        found.macs += work.macs;
-    }
-
-    pub(crate) fn get(&self) -> Vec<NodeProfile> {
-        self.0.clone()
+/// A measurement of nodes that were run together.
+pub(crate) fn measurement(
+    graph: &Graph,
+    nodes: &[&Node],
+    time: Duration,
+    work: WorkEstimate,
+) -> NodeProfile {
+    let labels = nodes.iter().map(|node| label(graph.node_name(node)));
+    NodeProfile {
+        op: nodes[0].op.name(),
+        label: labels.collect::<Vec<_>>().join(" + "),
+        runs: nodes.len() as u64,
+        time,
+        bytes: work.bytes,
+        macs: work.macs,
+        is_f32: work.floats,
     }
 }
 
@@ -74,6 +47,14 @@ pub(crate) struct WorkEstimate {
 impl WorkEstimate {
     /// The estimate of a product: its weight, if it is a constant. Other calls read data that is in the cache.
     pub(crate) fn of(graph: &Graph, node: &Node, call: &Call) -> WorkEstimate {
+        if let Call::Experts(op) = call {
+            let (bytes, macs) = op.work();
+            return WorkEstimate {
+                bytes: bytes as u64,
+                macs: macs as u64,
+                floats: !op.is_quantised(),
+            };
+        }
         let [m, n, k] = match call {
             Call::HalfLinear(op, _) => [op.m, op.n, op.k],
             Call::QuantisedLinear(op, _) => [op.m, op.n, op.k],

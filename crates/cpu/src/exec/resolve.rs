@@ -11,13 +11,15 @@ use crate::kernels::conv::Conv;
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
 use crate::kernels::elementwise::{Elementwise, Function};
+use crate::kernels::grid_sample::GridSample;
 use crate::kernels::loop_nest::LoopNest;
+use crate::kernels::matmul::experts::{ExpertProduct, Experts};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul::f32::tiles::AmxLinear;
 use crate::kernels::matmul::f32::{MatMul, RhsLayout};
 use crate::kernels::matmul::half::HalfLinear;
 use crate::kernels::matmul::quantised::QuantisedLinear;
-use crate::kernels::matmul::quantised::format::PackedFormat;
+use crate::kernels::matmul::quantised::format::{PANEL, PackedFormat};
 use crate::kernels::normalise::norm::Norm;
 use crate::kernels::normalise::softmax::Softmax;
 use crate::kernels::rearrange::copy::CopyStrided;
@@ -29,6 +31,7 @@ use crate::kernels::rearrange::windows::{Slide, Windows};
 use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
+use crate::kernels::reduce::route_experts::RouteExperts;
 use backend::BackendError;
 use base::DType;
 use graph::ops::{self, BufferReuse, Op, broadcast_strides, strides};
@@ -128,6 +131,12 @@ impl<'a> Sizes<'a> {
             Op::Linear(op) => self.linear(op, layouts),
             Op::MatMul(op) => self.mat_mul(op),
             Op::Attention(op) => Call::Attention(self.attention(op)),
+            Op::Experts(op) => Call::Experts(self.experts(op, layouts)?),
+            Op::RouteExperts(op) => Call::RouteExperts(RouteExperts {
+                op: op.clone(),
+                rows,
+                experts: width,
+            }),
             Op::GatherRows(_) => Call::GatherRows(GatherRows {
                 count: rows,
                 table_rows: self.inputs[0][0],
@@ -135,18 +144,15 @@ impl<'a> Sizes<'a> {
                 table: self.input_type(0),
                 index: self.input_type(1),
             }),
-            Op::RmsNorm(op) => Call::Norm(Norm {
-                rows,
-                width,
-                eps: op.eps,
-                centred: false,
-            }),
-            Op::LayerNorm(op) => Call::Norm(Norm {
-                rows,
-                width,
-                eps: op.eps,
-                centred: true,
-            }),
+            Op::RmsNorm(ops::RmsNorm { eps }) | Op::LayerNorm(ops::LayerNorm { eps }) => {
+                let (eps, centred) = (*eps, matches!(op, Op::LayerNorm(_)));
+                Call::Norm(Norm {
+                    rows,
+                    width,
+                    eps,
+                    centred,
+                })
+            }
             Op::Binary(op) if self.dtype == DType::F32 => Call::Elementwise(Elementwise {
                 function: Function::Binary(op.function),
                 nest: self.nest()?,
@@ -232,6 +238,7 @@ impl<'a> Sizes<'a> {
             Op::Scatter(op) => self.scatter(op),
             Op::Windows(op) => self.windows(op),
             Op::Conv(op) => self.conv(op),
+            Op::GridSample(op) => self.grid_sample(op),
             Op::Cast(op) => Call::Cast(Cast {
                 from: self.input_type(0),
                 to: op.to,
@@ -319,7 +326,7 @@ impl<'a> Sizes<'a> {
         let activation = op.activation;
         match PackedFormat::of(weight) {
             Some(format) => {
-                let precision = layouts.precision();
+                let precision = layouts.precision(m);
                 let linear = QuantisedLinear {
                     m,
                     n,
@@ -331,6 +338,47 @@ impl<'a> Sizes<'a> {
             }
             None => Call::HalfLinear(HalfLinear { m, n, k, weight }, activation),
         }
+    }
+
+    fn experts(&self, op: &ops::Experts, layouts: &WeightLayouts) -> Result<Experts, String> {
+        let (rows, _) = self.rows();
+        let count = *self.inputs[1].last().expect("a row of weights");
+        let product = |operand: usize| {
+            let weight = self.input_type(operand);
+            let (n, k) = (self.inputs[operand][0] / count, self.inputs[operand][1]);
+            Ok(match PackedFormat::of(weight) {
+                // An expert's panels hold no rows of another.
+                Some(_) if !n.is_multiple_of(PANEL) => {
+                    return Err(format!(
+                        "has experts of {n} rows, must be a multiple of {PANEL} for {weight} weights"
+                    ));
+                }
+                Some(format) => ExpertProduct::Quantised(QuantisedLinear {
+                    m: rows,
+                    n,
+                    k,
+                    format,
+                    // An expert gets few of the step's rows.
+                    precision: layouts.precision(1),
+                }),
+                None if weight == DType::F32 => ExpertProduct::F32([rows, n, k]),
+                None => ExpertProduct::Half(HalfLinear {
+                    m: rows,
+                    n,
+                    k,
+                    weight,
+                }),
+            })
+        };
+        Ok(Experts {
+            rows,
+            count,
+            used: op.used,
+            function: op.function,
+            gate: product(2)?,
+            up: product(3)?,
+            down: product(4)?,
+        })
     }
 
     fn mat_mul(&self, op: &ops::MatMul) -> Call {
@@ -527,6 +575,21 @@ impl<'a> Sizes<'a> {
             inner: x[1] / op.groups,
             outer: output[1] / op.groups,
             axes: Self::slides(&op.axes, &x[2..], &output[2..]),
+        })
+    }
+
+    fn grid_sample(&self, op: &ops::GridSample) -> Call {
+        let (x, output) = (&self.inputs[0], &self.output);
+        let rank = x.len() - 2;
+        let mut sizes = [1; ops::MAX_SAMPLE_AXES];
+        sizes[..rank].copy_from_slice(&x[2..]);
+        Call::GridSample(GridSample {
+            op: *op,
+            batch: x[0],
+            channels: x[1],
+            sizes,
+            rank,
+            points: output[2..].iter().product(),
         })
     }
 

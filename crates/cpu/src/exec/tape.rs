@@ -3,7 +3,7 @@
 use super::call::{Addresses, Call, CallError, FusibleCalls};
 use super::constants::Constants;
 use super::prefetch::plan_prefetches;
-use super::profile::{Profile, WorkEstimate};
+use super::profile::{WorkEstimate, measurement};
 use super::tape_call::{Location, NextReads, TapeCall, TapeOp};
 use super::weight_layouts::WeightLayouts;
 use super::{named, value_at, with_view};
@@ -14,7 +14,7 @@ use crate::kernels::matmul::Gate;
 use crate::kernels::matmul::quantised::MAX_FUSED_PRODUCTS;
 use crate::kv::CpuKv;
 use crate::thread_pool::ThreadPool;
-use backend::{BackendError, CacheStep, OutputCallback, TraceCallback};
+use backend::{BackendError, CacheStep, NodeProfiles, OutputCallback, TraceCallback};
 use graph::ops::Op;
 use graph::passes::{FusedKind, FusedOp, FusedProduct, fuse};
 use graph::plan::{MemoryPlan, Place};
@@ -32,7 +32,7 @@ pub(super) struct ExecState {
     /// The memory of planned tensors; it grows to the largest plan.
     pub(super) arena: AlignedBuffer,
     /// Measurements, while profiling is on.
-    pub(super) profile: Option<Profile>,
+    pub(super) profile: Option<NodeProfiles>,
 }
 
 /// Which calls of a tape run as one.
@@ -393,7 +393,7 @@ impl Tape {
                 let (prologue, others) = tape.calls[op.calls.clone()].split_at(op.prologue_len());
                 let nodes = others.iter().chain(prologue);
                 let nodes: Vec<&Node> = nodes.map(|entry| graph.node(entry.node)).collect();
-                profile.add(graph, &nodes, time, work);
+                profile.add(measurement(graph, &nodes, time, work));
             }
         }
         Ok(())

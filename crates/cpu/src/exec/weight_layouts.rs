@@ -36,6 +36,10 @@ impl WeightLayout {
     }
 }
 
+/// Rows of a step from which fast precision differs from high. Single tokens, branches and most trees of candidates have fewer, so they
+/// have the same bits.
+const MIN_FAST_ROWS: usize = 33;
+
 /// The packed layouts of a graph's weights.
 pub(crate) struct WeightLayouts {
     layouts: BTreeMap<TensorId, WeightLayout>,
@@ -51,37 +55,51 @@ impl WeightLayouts {
         precision: Precision,
         is_weight: &dyn Fn(TensorId) -> bool,
     ) -> WeightLayouts {
-        let format = |node: &Node| {
-            let Op::Linear(_) = node.op else { return None };
-            let id = node.inputs[1];
+        let weights = |node: &Node| match node.op {
+            Op::Linear(_) => node.inputs[1..2].to_vec(),
+            Op::Experts(_) => node.inputs[2..5].to_vec(),
+            _ => vec![],
+        };
+        let format = |id: TensorId, is_linear: bool| {
             let ty = &graph.tensor(id).ty;
             let &[n, k] = &ty.dims(&Default::default())?[..] else {
                 return None;
             };
             let format = match PackedFormat::of(ty.dtype) {
                 Some(format) => WeightLayout::QuantisedPanels { format, n, k },
-                None if ty.dtype == DType::F32 => {
+                None if ty.dtype == DType::F32 && is_linear => {
                     WeightLayout::F32Panels(PanelPacking::new(n, k, true))
                 }
                 None => return None,
             };
             is_weight(id).then_some((id, format))
         };
+        // Experts' f32 weights are read where they are.
+        let panels = |node: &Node| {
+            let is_linear = matches!(node.op, Op::Linear(_));
+            let ids = weights(node).into_iter();
+            ids.filter_map(move |id| format(id, is_linear))
+                .collect::<Vec<_>>()
+        };
         let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
         WeightLayouts {
-            layouts: graph.nodes().iter().filter_map(format).collect(),
-            precision: match isa.has_tiles() {
+            layouts: graph.nodes().iter().flat_map(panels).collect(),
+            precision: match (isa.has_tiles(), precision) {
                 // Tiles would have to convert the sums of every block, which takes longer than their products.
-                true => Precision::High,
-                false => precision,
+                (true, Precision::Balanced) => Precision::High,
+                (false, Precision::Fast) => Precision::Balanced,
+                _ => precision,
             },
             tiled: isa.has_tiles() && !graph.nodes().iter().any(cached),
         }
     }
 
-    /// The precision of quantised products.
-    pub(crate) fn precision(&self) -> Precision {
-        self.precision
+    /// The precision of a quantised product of this many rows.
+    pub(crate) fn precision(&self, rows: usize) -> Precision {
+        match self.precision {
+            Precision::Fast if rows < MIN_FAST_ROWS => Precision::High,
+            precision => precision,
+        }
     }
 
     /// Whether f32 products may run on matrix tiles.
@@ -94,21 +112,33 @@ impl WeightLayouts {
     pub(crate) fn bytes(&self, graph: &Graph, calls: &[Call]) -> BTreeMap<TensorId, usize> {
         let nodes = graph.nodes().iter().zip(calls);
         let bytes = |(node, call): (&Node, &Call)| {
-            let id = *node.inputs.get(1)?;
-            let bytes = match call {
+            let packed = |id: &TensorId| Some((*id, self.layouts.get(id)?.bytes()));
+            match call {
                 #[cfg(target_arch = "x86_64")]
-                Call::AmxLinear(op, _) => AlignedBuffer::rounded(op.weight().bytes()),
-                Call::QuantisedLinear(..) | Call::MatMul(_) => self.layouts.get(&id)?.bytes(),
-                _ => return None,
-            };
-            Some((id, bytes))
+                Call::AmxLinear(op, _) => {
+                    vec![(node.inputs[1], AlignedBuffer::rounded(op.weight().bytes()))]
+                }
+                Call::QuantisedLinear(..) | Call::MatMul(_) => {
+                    node.inputs.get(1).and_then(packed).into_iter().collect()
+                }
+                Call::Experts(_) => node.inputs[2..5].iter().filter_map(packed).collect(),
+                _ => vec![],
+            }
         };
-        nodes.filter_map(bytes).collect()
+        nodes.flat_map(bytes).collect()
     }
 
     /// Whether a weight is packed in panels.
     pub(crate) fn has_panels(&self, id: TensorId) -> bool {
         matches!(self.layouts.get(&id), Some(WeightLayout::F32Panels(_)))
+    }
+
+    /// Whether a weight is packed as integers.
+    pub(crate) fn has_quantised_panels(&self, id: TensorId) -> bool {
+        matches!(
+            self.layouts.get(&id),
+            Some(WeightLayout::QuantisedPanels { .. })
+        )
     }
 
     /// All weights with a packed layout.

@@ -17,6 +17,8 @@ pub(crate) enum Function {
     Unary(UnaryFunction),
     /// `activation(a) · b`.
     Gated(Activation),
+    /// An expert's [`ClampedSwish`](graph::ops::ExpertGate): `alpha` and `limit`.
+    ClampedSwish(f32, f32),
     Scale(f32),
     SoftCap(f32),
 }
@@ -41,7 +43,10 @@ impl Elementwise {
         b: *const f32,
         out: *mut f32,
     ) {
-        let reads_b = matches!(self.function, Function::Binary(_) | Function::Gated(_));
+        let reads_b = matches!(
+            self.function,
+            Function::Binary(_) | Function::Gated(_) | Function::ClampedSwish(..)
+        );
         let b = if reads_b { b } else { a };
         let tensors = [SendPtr(out), SendPtr(a.cast_mut()), SendPtr(b.cast_mut())];
         self.nest.run(ctx, &|part| {
@@ -69,6 +74,9 @@ impl Kernel for ElementwiseKernel<'_> {
         match self.op.function {
             Function::Scale(factor) => self.map_together(s, functions::Scale(factor)),
             Function::SoftCap(cap) => self.map_together(s, functions::SoftCap(cap)),
+            Function::ClampedSwish(alpha, limit) => {
+                self.map_together(s, functions::ClampedSwish(alpha, limit));
+            }
             Function::Gated(a) => {
                 with_activation!(a, f => self.map_together(s, functions::Gated(f)))
             }

@@ -10,6 +10,7 @@ pub(crate) mod axis_view;
 pub(crate) mod conv;
 pub(crate) mod decode;
 pub(crate) mod elementwise;
+pub(crate) mod grid_sample;
 pub(crate) mod loop_nest;
 pub(crate) mod matmul;
 pub(crate) mod normalise;

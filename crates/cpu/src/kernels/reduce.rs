@@ -2,6 +2,7 @@
 
 pub(crate) mod arg_sort;
 pub(crate) mod cumsum;
+pub(crate) mod route_experts;
 
 use super::loop_nest::LoopNest;
 use super::{Context, SendPtr, for_row_ranges};

@@ -6,6 +6,8 @@
 //! 0.3 us without a product the unit is powered down, and the next product takes 0.27 to 0.3 us longer.
 
 #[cfg(target_arch = "x86_64")]
+mod bf16;
+#[cfg(target_arch = "x86_64")]
 mod bf16x2;
 #[cfg(target_arch = "x86_64")]
 mod bf16x3;

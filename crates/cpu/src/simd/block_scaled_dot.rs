@@ -8,6 +8,8 @@ use super::{ByteLines, Generic, LANES};
 pub(crate) trait BlockScaledDot: ByteLines {
     /// Sixteen 32-bit integers.
     type Ints: Copy;
+    /// Panels and rows that are multiplied together: as many as registers hold.
+    const BLOCK_TILE: (usize, usize) = (1, 1);
 
     /// The products of four lines of unsigned quants of at most `BITS` bits, up to 6, with sixteen signed bytes, summed.
     ///
@@ -18,51 +20,42 @@ pub(crate) trait BlockScaledDot: ByteLines {
         lines: [Self::Line; 4],
         x: *const u8,
     ) -> Self::Ints;
-    /// As [`dot_quants`](Self::dot_quants), for two panels and the same activations.
+    /// Adds the products of four lines of each panel with sixteen signed bytes of each row. Quants are unsigned and have at most
+    /// `BITS` bits, or 8 if they are [signed lines](Self::signed_line).
     ///
     /// # Safety
-    /// As for [`dot_quants`](Self::dot_quants).
+    /// Sixteen bytes must be readable at each of `x`.
     #[inline(always)]
-    unsafe fn dot_quants_of_two<const BITS: usize>(
+    unsafe fn add_dots<const BITS: usize, const PANELS: usize, const ROWS: usize>(
         self,
-        lines: [[Self::Line; 4]; 2],
-        x: *const u8,
-    ) -> [Self::Ints; 2] {
-        // SAFETY: as the caller guarantees.
-        unsafe {
-            [
-                self.dot_quants::<BITS>(lines[0], x),
-                self.dot_quants::<BITS>(lines[1], x),
-            ]
+        lines: [[Self::Line; 4]; PANELS],
+        x: [*const u8; ROWS],
+        mut sums: [[Self::Ints; PANELS]; ROWS],
+    ) -> [[Self::Ints; PANELS]; ROWS] {
+        for row in 0..ROWS {
+            for panel in 0..PANELS {
+                // SAFETY: as the caller guarantees.
+                let dot = unsafe {
+                    match BITS {
+                        8 => self.dot_signed(lines[panel], x[row]),
+                        _ => self.dot_quants::<BITS>(lines[panel], x[row]),
+                    }
+                };
+                sums[row][panel] = self.add_ints(sums[row][panel], dot);
+            }
         }
+        sums
     }
     /// A line of signed quants in the form that [`dot_signed`](Self::dot_signed) takes.
     fn signed_line(self, line: Self::Line) -> Self::Line;
-    /// The products of four lines of signed quants with sixteen signed bytes, summed. `offset` is minus 128 times the sum of
-    /// the bytes.
+    /// The products of four [signed lines](Self::signed_line) with sixteen signed bytes, summed.
     ///
     /// # Safety
     /// Sixteen bytes must be readable at `x`.
-    unsafe fn dot_signed(self, lines: [Self::Line; 4], x: *const u8, offset: i32) -> Self::Ints;
-    /// As [`dot_signed`](Self::dot_signed), for two panels and the same activations.
-    ///
-    /// # Safety
-    /// As for [`dot_signed`](Self::dot_signed).
-    #[inline(always)]
-    unsafe fn dot_signed_of_two(
-        self,
-        lines: [[Self::Line; 4]; 2],
-        x: *const u8,
-        offset: i32,
-    ) -> [Self::Ints; 2] {
-        // SAFETY: as the caller guarantees.
-        unsafe {
-            [
-                self.dot_signed(lines[0], x, offset),
-                self.dot_signed(lines[1], x, offset),
-            ]
-        }
-    }
+    unsafe fn dot_signed(self, lines: [Self::Line; 4], x: *const u8) -> Self::Ints;
+    /// The start of a sum of signed products. `offset` is minus 128 times the sum of the signed bytes.
+    fn signed_start(self, offset: i32) -> Self::Ints;
+    fn zero_ints(self) -> Self::Ints;
     fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints;
     fn ints_to_f32(self, ints: Self::Ints) -> Self::V;
     /// The low and the high halves of sixteen pairs of signed 16-bit numbers.
@@ -103,9 +96,19 @@ impl BlockScaledDot for Generic {
     }
 
     #[inline(always)]
-    unsafe fn dot_signed(self, lines: [Self::Line; 4], x: *const u8, offset: i32) -> Self::Ints {
+    unsafe fn dot_signed(self, lines: [Self::Line; 4], x: *const u8) -> Self::Ints {
         // SAFETY: as the caller guarantees.
-        unsafe { self.dot_quants::<8>(lines, x) }.map(|sum| sum + offset)
+        unsafe { self.dot_quants::<8>(lines, x) }
+    }
+
+    #[inline(always)]
+    fn signed_start(self, offset: i32) -> Self::Ints {
+        [offset; LANES]
+    }
+
+    #[inline(always)]
+    fn zero_ints(self) -> Self::Ints {
+        [0; LANES]
     }
 
     #[inline(always)]

@@ -11,6 +11,8 @@ mod row_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
+mod x86_bf16_expand;
+#[cfg(target_arch = "x86_64")]
 mod x86_block_scaled_dot;
 #[cfg(target_arch = "x86_64")]
 mod x86_byte_lines;
@@ -27,6 +29,8 @@ pub(crate) use generic::Generic;
 pub(crate) use row_scaled_dot::{MAX_ROW_SCALED, RowScaledDot};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_bf16_expand::{BF16_WEIGHT_UNIT, QuantBits};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
@@ -262,12 +266,14 @@ pub(crate) trait TileKernel: Sized {
     /// The kernel's body.
     fn run(self, simd: Avx512<true>);
 
-    /// The body compiled for AVX-512 with byte dot products.
+    /// The body compiled for the vectors of CPUs with tiles.
     ///
     /// # Safety
     /// The CPU must have the features.
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn on_avx512vnni(self) {
+    #[target_feature(
+        enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512fp16"
+    )]
+    unsafe fn on_amx(self) {
         self.run(Avx512::<true>::new());
     }
 }

@@ -319,6 +319,22 @@ impl Avx512<true> {
         }
     }
 
+    /// 32 numbers rounded to bf16, in order.
+    #[inline(always)]
+    pub(crate) fn round_to_bf16(self, x: [__m512; 2]) -> __m512i {
+        // SAFETY: AVX-512 is proven.
+        unsafe {
+            // To the nearest, and to even in the middle of two.
+            let round = |x: __m512| {
+                let bits = _mm512_castps_si512(x);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let below_half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+                _mm512_add_epi32(bits, below_half)
+            };
+            self.upper_halves(round(x[0]), round(x[1]))
+        }
+    }
+
     /// Splits each of 32 numbers into two bf16 whose sum is the number to seventeen bits: 32 higher parts, then 32 lower
     /// ones.
     #[inline(always)]

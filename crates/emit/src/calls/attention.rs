@@ -79,6 +79,9 @@ impl Calls<'_> {
         node: &Node,
         op: &ops::UpdateAndAttend,
     ) -> Result<String, String> {
+        if node.inputs.len() > 4 {
+            return Err("there is no C of attention sinks".to_owned());
+        }
         let graph = self.plan.graph;
         let shape = &graph.tensor(node.output).ty.shape[..];
         self.kernels.add("attend");

@@ -45,9 +45,9 @@ impl Calls<'_> {
                         centre,
                     } => {
                         self.kernels.add("linear_row_scaled");
-                        let wide = u8::from(bits > 4);
+                        let upper = bits.saturating_sub(4);
                         format!(
-                            "k_linear_row_scaled({operands}, (struct row_scaled){{{group}, {centre}, {wide}}})"
+                            "k_linear_row_scaled({operands}, (struct row_scaled){{{group}, {centre}, {upper}}})"
                         )
                     }
                     PackedWeightKind::ByteQuants { .. } => {

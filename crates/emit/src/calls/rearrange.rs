@@ -2,9 +2,10 @@
 
 use super::{Calls, INPUTS};
 use crate::c_text::float;
-use crate::kernels::decoder;
-use crate::weights::Form;
+use crate::kernels::{decoder, scale_bytes};
+use crate::weights::{Form, PanelCodes};
 use base::DType;
+use graph::ops::Op;
 use graph::plan::Place;
 use graph::{Dim, Node, TensorId, ops};
 
@@ -51,6 +52,9 @@ impl Calls<'_> {
                 "k_copy_rows({table}, {index}, {out}, {count}, {width})"
             ));
         }
+        if let Some(call) = self.gather_panels(node, (index, &out, &count))? {
+            return Ok(call);
+        }
         let decode = decoder(ty.dtype).ok_or_else(|| format!("a table of {}", ty.dtype))?;
         self.kernels.add("gather_rows");
         self.kernels.add(decode);
@@ -64,6 +68,41 @@ impl Calls<'_> {
         Ok(format!(
             "k_gather_rows(W({name}), {index}, {out}, {count}, {width}, {row}, {len}, {bytes}, k_{decode})"
         ))
+    }
+
+    /// The call that gathers rows of a table that is in panels, because it is also the weight of a product: it is stored once then.
+    fn gather_panels(
+        &mut self,
+        node: &Node,
+        (index, out, count): (&str, &str, &str),
+    ) -> Result<Option<String>, String> {
+        let graph = self.plan.graph;
+        let table = node.inputs[0];
+        let is_product = |node: &Node| matches!(node.op, Op::Linear(_)) && node.inputs[1] == table;
+        let ty = &graph.tensor(table).ty;
+        let scales = ty.dtype.format().and_then(scale_bytes);
+        let dims = ty.dims(&Default::default());
+        let (Some(codes), Some(scales), Some(&[n, k]), true) = (
+            PanelCodes::of(ty.dtype),
+            scales,
+            dims.as_deref(),
+            graph.nodes().iter().any(is_product),
+        ) else {
+            return Ok(None);
+        };
+        let decode = format!("join_{}", ty.dtype);
+        self.kernels.add("gather_panels");
+        self.kernels.add(&decode);
+        let panels = self.weight(table, Form::QuantisedPanels { n, k })?;
+        let (start, bytes) = (scales.start, scales.len());
+        let scales = self.weight(table, Form::Scales { start, bytes })?;
+        let PanelCodes { stride, upper, .. } = codes;
+        let (is_byte, pairs) = (u8::from(codes.is_byte), u8::from(codes.pairs));
+        let len = ty.dtype.block_len();
+        Ok(Some(format!(
+            "k_gather_panels(W({panels}), W({scales}), {index}, {out}, {count}, {k}, \
+             (struct panel_codes){{{stride}, {upper}, {is_byte}, {pairs}}}, {len}, {bytes}, k_{decode})"
+        )))
     }
 
     pub(super) fn permute(&mut self, node: &Node, op: &ops::Permute) -> Result<String, String> {

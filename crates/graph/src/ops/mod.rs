@@ -11,11 +11,13 @@ mod conv;
 mod cum_sum;
 mod elementwise;
 mod expand;
+mod experts;
 mod fill;
 mod gated;
 mod gather;
 mod gather_elements;
 mod gather_rows;
+mod grid_sample;
 mod index;
 mod layer_norm;
 mod linear;
@@ -28,6 +30,7 @@ mod reshape;
 mod rms_norm;
 mod rope;
 mod rope_table;
+mod route_experts;
 mod scale;
 mod scatter;
 mod size;
@@ -51,11 +54,13 @@ pub use concat::Concat;
 pub use conv::Conv;
 pub use cum_sum::CumSum;
 pub use expand::Expand;
+pub use experts::{ExpertGate, Experts};
 pub use fill::{Fill, Scalar};
 pub use gated::Gated;
 pub use gather::Gather;
 pub use gather_elements::GatherElements;
 pub use gather_rows::GatherRows;
+pub use grid_sample::{GridSample, MAX_SAMPLE_AXES, MAX_TAPS, SampleMode, SamplePadding, Taps};
 pub use index::Index;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
@@ -67,6 +72,7 @@ pub use reshape::Reshape;
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, RopeLayout};
 pub use rope_table::RopeTable;
+pub use route_experts::{ExpertGroups, ExpertScores, RouteExperts};
 pub use scale::Scale;
 pub use scatter::{Scatter, ScatterFunction};
 pub use size::Size;
@@ -76,7 +82,9 @@ pub use softmax::Softmax;
 pub use strided::{broadcast_strides, strides};
 pub use triangle::Triangle;
 pub use unary::{Unary, UnaryFunction};
-pub use update_and_attend::{AttendedRow, ScoreParams, UpdateAndAttend, attend_row};
+pub use update_and_attend::{
+    AttendedRow, ScoreParams, UpdateAndAttend, attend_row, attend_row_with_sink,
+};
 pub use where_::Where;
 pub use windows::{WindowAxis, Windows};
 
@@ -185,11 +193,13 @@ ops!(
     Conv,
     CumSum,
     Expand,
+    Experts,
     Fill,
     Gated,
     Gather,
     GatherElements,
     GatherRows,
+    GridSample,
     Index,
     LayerNorm,
     Linear,
@@ -201,6 +211,7 @@ ops!(
     RmsNorm,
     Rope,
     RopeTable,
+    RouteExperts,
     Scale,
     Scatter,
     Size,

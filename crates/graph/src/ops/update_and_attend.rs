@@ -1,6 +1,6 @@
 //! Attention over a KV cache, which the backend binds at run time.
 
-use super::operands::{operands, require_f32, require_index};
+use super::operands::{operands, require_f32, require_index, require_shape};
 use super::{DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
@@ -9,7 +9,8 @@ use crate::{Bindings, Value};
 /// query.
 ///
 /// Operands `q [T, Hq, D]`, `k [T, Hkv, D]`, `v [T, Hkv, Dv]` (f32, `Hkv` divides `Hq`) and `position [T]` or `[T, n]`, i32
-/// or i64; the result is `[T, Hq, Dv]`. There is no causal flag: visibility is the cache's answer.
+/// or i64; the result is `[T, Hq, Dv]`. With `sinks [Hq]` f32, each head attends to one more row, whose value is zero and whose score
+/// is the head's sink. There is no causal flag: visibility is the cache's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateAndAttend {
     /// Index of the cache, not of the layer: layers that share KV name the same id.
@@ -35,6 +36,7 @@ impl OpDefinition for UpdateAndAttend {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
+        let (inputs, sinks) = inputs.split_at(inputs.len().min(4));
         let [q, k, v, position] = operands(inputs)?;
         for (what, ty) in [("q", q), ("k", k), ("v", v)] {
             require_f32(what, ty)?;
@@ -61,6 +63,14 @@ impl OpDefinition for UpdateAndAttend {
                     "{kv_heads:?} KV heads do not divide {heads:?} query heads"
                 ));
             }
+        }
+        match sinks {
+            [] => {}
+            [sinks] => {
+                require_f32("sinks", sinks)?;
+                require_shape("sinks", sinks, &[heads])?;
+            }
+            _ => return Err(format!("takes 4 or 5 operands, has {}", 4 + sinks.len())),
         }
         Ok(TensorType::f32([tokens, heads, value_dim]))
     }
@@ -102,6 +112,17 @@ pub struct AttendedRow<'a> {
 /// Reference attention of one query over its visible rows; every attention kernel is tested against it. A query without
 /// visible rows gets zeros.
 pub fn attend_row(scoring: ScoreParams, query: &[f32], rows: &[AttendedRow<'_>], out: &mut [f32]) {
+    attend_row_with_sink(scoring, query, rows, None, out);
+}
+
+/// As [`attend_row`]; a sink is the score of one more row, whose value is zero.
+pub fn attend_row_with_sink(
+    scoring: ScoreParams,
+    query: &[f32],
+    rows: &[AttendedRow<'_>],
+    sink: Option<f32>,
+    out: &mut [f32],
+) {
     let score = |row: &AttendedRow<'_>| {
         let dot: f32 = query.iter().zip(row.key).map(|(a, b)| a * b).sum();
         let score = dot * scoring.scale;
@@ -117,7 +138,8 @@ pub fn attend_row(scoring: ScoreParams, query: &[f32], rows: &[AttendedRow<'_>],
         return;
     }
     let weights: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
-    let sum: f32 = weights.iter().sum();
+    let sunk = sink.map_or(0.0, |sink| (sink - max).exp());
+    let sum: f32 = weights.iter().sum::<f32>() + sunk;
     for (weight, row) in weights.iter().zip(rows) {
         for (o, v) in out.iter_mut().zip(row.value) {
             *o += weight / sum * v;

@@ -3,7 +3,8 @@
 use crate::graph::{Graph, TensorId, TensorKind};
 use crate::ops::{
     Activation, AttendedRow, Binary, BinaryFunction, Compare, CompareFunction, Expand, MatMul, Op,
-    Permute, Reduce, ReduceFunction, Reshape, Slice, Softmax, Unary, UnaryFunction, attend_row,
+    Permute, Reduce, ReduceFunction, Reshape, Slice, Softmax, Unary, UnaryFunction,
+    attend_row_with_sink,
 };
 use crate::{Bindings, Data, Dim, GraphBuilder, GraphError, Symbol, Value};
 use base::{Bytes, DType};
@@ -272,6 +273,7 @@ fn attend(op: &Op, operands: &[&Value], shape: &[usize]) -> Value {
         unreachable!("only attention is run here");
     };
     let [q, k, v] = [0, 1, 2].map(|i| operands[i].as_f32().unwrap());
+    let sinks = operands.get(4).map(|sinks| sinks.as_f32().unwrap());
     let (heads, dim, value_dim) = (shape[1], operands[0].shape[2], shape[2]);
     let kv_heads = operands[1].shape[1];
     let mut out = vec![0.0; shape.iter().product()];
@@ -283,7 +285,8 @@ fn attend(op: &Op, operands: &[&Value], shape: &[usize]) -> Value {
             bias: 0.0,
         };
         let rows: Vec<AttendedRow<'_>> = (0..=token).map(row).collect();
-        attend_row(op.scoring(), &q[i * dim..][..dim], &rows, out);
+        let sink = sinks.map(|sinks| sinks[i % heads]);
+        attend_row_with_sink(op.scoring(), &q[i * dim..][..dim], &rows, sink, out);
     }
     Value::f32(shape, out)
 }

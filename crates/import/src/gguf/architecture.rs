@@ -1,8 +1,8 @@
 //! Table of supported GGUF architectures, one row each.
 
-use graph::ops::{Activation, RopeLayout};
+use graph::ops::{Activation, ExpertGate, RopeLayout};
 
-use crate::transformer::{Biases, ContextMode, Mlp, NormKind, NormPlacement};
+use crate::transformer::{Biases, ContextMode, Mlp, NormKind, NormPlacement, QkNorm};
 
 /// Constants of an architecture that its files do not state.
 #[derive(Clone, Copy, Debug)]
@@ -12,13 +12,18 @@ pub(crate) struct Architecture {
     pub(crate) context: ContextMode,
     pub(crate) norm: NormKind,
     pub(crate) norm_places: NormPlacement,
+    /// Both blocks have the layer's normalised input if the file has no `ffn_norm`.
+    pub(crate) parallel_without_ffn_norm: bool,
+    /// How experts are weighed in files that have some; `None` if the architecture has none.
+    pub(crate) experts: Option<ExpertsRow>,
     /// Embeddings are normalised, and token-type embeddings may be added.
     pub(crate) embedding_norm: bool,
     /// Style of the rotary embedding; `None` for learned position embeddings.
     pub(crate) rope: Option<RopeLayout>,
+    pub(crate) rope_layers: RopeLayers,
     pub(crate) mlp: Mlp,
     pub(crate) biases: Biases,
-    pub(crate) qk_norm: bool,
+    pub(crate) qk_norm: QkNorm,
     /// Values are normalised, and files may have no projection of them where they are the keys'.
     pub(crate) value_norm: bool,
     /// Files may have a factor on each layer's output.
@@ -31,38 +36,104 @@ pub(crate) struct Architecture {
     pub(crate) window_period: usize,
     /// RoPE base of windowed layers, if it differs from that of global layers.
     pub(crate) window_rope_base: Option<f32>,
+    /// Windowed layers rotate without the file's RoPE scaling.
+    pub(crate) window_rope_unscaled: bool,
     /// Layer count of the one model size whose attention scale is 1/√(hidden_size / heads) instead of 1/√key_dim.
     pub(crate) hidden_scale_layers: Option<usize>,
     /// Attention scale of files that state none, if it does not depend on the heads.
     pub(crate) attention_scale: Option<f32>,
     /// Soft caps on scores and logits of files that state none.
     pub(crate) softcaps: Option<(f32, f32)>,
+    /// The meaning of `logit_scale` in a file.
+    pub(crate) logit_scale: LogitScale,
+    /// Attention heads have sinks.
+    pub(crate) sinks: bool,
+    /// YaRN's ramp begins and ends at whole pairs.
+    pub(crate) yarn_whole_pairs: bool,
 }
+
+/// Facts about experts that files of an architecture leave out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertsRow {
+    /// The weights of a token's experts are divided by their sum.
+    pub(crate) normalise: bool,
+    pub(crate) gate: ExpertGate,
+    /// Whether all tokens use one more expert.
+    pub(crate) shared: SharedExpert,
+}
+
+/// Whether all tokens use one more expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedExpert {
+    Never,
+    /// If the file states its width.
+    Stated,
+    /// Always; as wide as the dense block would be in files that state no width.
+    Always,
+}
+
+/// Which layers rotate queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RopeLayers {
+    All,
+    /// Layers with a window; all layers of a model without windows.
+    Windowed,
+    /// All but every layer whose number, counted from 1, is a multiple of this.
+    AllBut(usize),
+}
+
+/// The meaning of `logit_scale` in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogitScale {
+    Factor,
+    Divisor,
+}
+
+const GATED_SILU: ExpertGate = ExpertGate::Gated(Activation::Silu);
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
     context: ContextMode::Cached,
     norm: NormKind::Rms,
     norm_places: NormPlacement::Pre,
+    parallel_without_ffn_norm: false,
+    // Mixtral.
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: GATED_SILU,
+        shared: SharedExpert::Never,
+    }),
     embedding_norm: false,
     // Files of this architecture have the rows of q and k reordered for it.
     rope: Some(RopeLayout::Interleaved),
+    rope_layers: RopeLayers::All,
     mlp: Mlp::Gated(Activation::Silu),
     biases: Biases {
         qkv: false,
         output: false,
         mlp: false,
     },
-    qk_norm: false,
+    qk_norm: QkNorm::None,
     value_norm: false,
     layer_scales: false,
     scale_embedding: false,
     window: None,
     window_period: 0,
     window_rope_base: None,
+    window_rope_unscaled: false,
     hidden_scale_layers: None,
     attention_scale: None,
     softcaps: None,
+    logit_scale: LogitScale::Factor,
+    sinks: false,
+    yarn_whole_pairs: true,
+};
+
+/// A decoder like Llama's without experts.
+const DENSE: Architecture = Architecture {
+    name: "",
+    experts: None,
+    ..LLAMA
 };
 
 const QWEN2: Architecture = Architecture {
@@ -73,7 +144,7 @@ const QWEN2: Architecture = Architecture {
         output: false,
         mlp: false,
     },
-    ..LLAMA
+    ..DENSE
 };
 
 // The text decoder of Qwen2-VL: text has equal positions in all sections of a head, so that they rotate as one.
@@ -85,8 +156,8 @@ const QWEN2VL: Architecture = Architecture {
 const QWEN3: Architecture = Architecture {
     name: "qwen3",
     rope: Some(RopeLayout::Halves),
-    qk_norm: true,
-    ..LLAMA
+    qk_norm: QkNorm::Head,
+    ..DENSE
 };
 
 const GEMMA: Architecture = Architecture {
@@ -94,7 +165,7 @@ const GEMMA: Architecture = Architecture {
     rope: Some(RopeLayout::Halves),
     mlp: Mlp::Gated(Activation::GeluTanh),
     scale_embedding: true,
-    ..LLAMA
+    ..DENSE
 };
 
 const GEMMA2: Architecture = Architecture {
@@ -109,7 +180,7 @@ const GEMMA2: Architecture = Architecture {
 
 const GEMMA3: Architecture = Architecture {
     name: "gemma3",
-    qk_norm: true,
+    qk_norm: QkNorm::Head,
     norm_places: NormPlacement::Sandwich,
     window_period: 6,
     window_rope_base: Some(10000.0),
@@ -129,7 +200,7 @@ const GEMMA4: Architecture = Architecture {
 const PHI3: Architecture = Architecture {
     name: "phi3",
     rope: Some(RopeLayout::Halves),
-    ..LLAMA
+    ..DENSE
 };
 
 const GPT2: Architecture = Architecture {
@@ -142,7 +213,7 @@ const GPT2: Architecture = Architecture {
         output: true,
         mlp: true,
     },
-    ..LLAMA
+    ..DENSE
 };
 
 const BERT: Architecture = Architecture {
@@ -162,8 +233,155 @@ const NOMIC_BERT: Architecture = Architecture {
     ..BERT
 };
 
-const ALL: [Architecture; 12] = [
-    LLAMA, QWEN2, QWEN2VL, QWEN3, GEMMA, GEMMA2, GEMMA3, GEMMA4, PHI3, GPT2, BERT, NOMIC_BERT,
+const QWEN2MOE: Architecture = Architecture {
+    name: "qwen2moe",
+    experts: Some(ExpertsRow {
+        normalise: false,
+        gate: GATED_SILU,
+        shared: SharedExpert::Always,
+    }),
+    ..QWEN2
+};
+
+const QWEN3MOE: Architecture = Architecture {
+    name: "qwen3moe",
+    experts: LLAMA.experts,
+    ..QWEN3
+};
+
+const OLMOE: Architecture = Architecture {
+    name: "olmoe",
+    rope: Some(RopeLayout::Halves),
+    qk_norm: QkNorm::Row,
+    experts: Some(ExpertsRow {
+        normalise: false,
+        gate: GATED_SILU,
+        shared: SharedExpert::Never,
+    }),
+    ..DENSE
+};
+
+const GPT_OSS: Architecture = Architecture {
+    name: "gpt-oss",
+    rope: Some(RopeLayout::Halves),
+    biases: Biases {
+        qkv: true,
+        output: true,
+        mlp: true,
+    },
+    window_period: 2,
+    sinks: true,
+    yarn_whole_pairs: false,
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: ExpertGate::ClampedSwish {
+            alpha: 1.702,
+            limit: 7.0,
+        },
+        shared: SharedExpert::Never,
+    }),
+    ..DENSE
+};
+
+const SMOLLM3: Architecture = Architecture {
+    name: "smollm3",
+    rope_layers: RopeLayers::AllBut(4),
+    ..DENSE
+};
+
+// Olmo 2; Olmo 3 is Olmo 2 with windows.
+const OLMO2: Architecture = Architecture {
+    name: "olmo2",
+    rope: Some(RopeLayout::Halves),
+    norm_places: NormPlacement::Output,
+    qk_norm: QkNorm::Row,
+    window_period: 4,
+    window_rope_unscaled: true,
+    ..DENSE
+};
+
+const GRANITE: Architecture = Architecture {
+    name: "granite",
+    logit_scale: LogitScale::Divisor,
+    ..DENSE
+};
+
+const GRANITEMOE: Architecture = Architecture {
+    name: "granitemoe",
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: GATED_SILU,
+        shared: SharedExpert::Stated,
+    }),
+    ..GRANITE
+};
+
+const GLM4: Architecture = Architecture {
+    name: "glm4",
+    norm_places: NormPlacement::Sandwich,
+    ..DENSE
+};
+
+const COMMAND_R: Architecture = Architecture {
+    name: "command-r",
+    norm: NormKind::LayerUnbiased,
+    norm_places: NormPlacement::Parallel,
+    qk_norm: QkNorm::LayerByHead,
+    ..DENSE
+};
+
+const COHERE2: Architecture = Architecture {
+    name: "cohere2",
+    rope_layers: RopeLayers::Windowed,
+    qk_norm: QkNorm::None,
+    window_period: 4,
+    ..COMMAND_R
+};
+
+const EXAONE: Architecture = Architecture {
+    name: "exaone",
+    rope: Some(RopeLayout::Halves),
+    ..DENSE
+};
+
+const EXAONE4: Architecture = Architecture {
+    name: "exaone4",
+    rope_layers: RopeLayers::Windowed,
+    norm_places: NormPlacement::Output,
+    qk_norm: QkNorm::Head,
+    window_period: 4,
+    ..EXAONE
+};
+
+const STARCODER2: Architecture = Architecture {
+    name: "starcoder2",
+    rope: Some(RopeLayout::Halves),
+    ..GPT2
+};
+
+const FALCON: Architecture = Architecture {
+    name: "falcon",
+    norm: NormKind::Layer,
+    norm_places: NormPlacement::Parallel,
+    rope: Some(RopeLayout::Halves),
+    mlp: Mlp::Plain(Activation::GeluErf),
+    ..DENSE
+};
+
+// Files without `ffn_norm` have parallel blocks.
+const STABLELM: Architecture = Architecture {
+    name: "stablelm",
+    norm: NormKind::Layer,
+    rope: Some(RopeLayout::Halves),
+    qk_norm: QkNorm::LayerByHead,
+    parallel_without_ffn_norm: true,
+    ..DENSE
+};
+
+const ALL: [Architecture; 28] = [
+    LLAMA, QWEN2, QWEN2VL, QWEN2MOE, QWEN3, QWEN3MOE, OLMOE, GRANITEMOE, GPT_OSS, GEMMA, GEMMA2,
+    GEMMA3, GEMMA4, PHI3, GPT2, SMOLLM3, OLMO2, GRANITE, GLM4, COMMAND_R, COHERE2, EXAONE, EXAONE4,
+    STARCODER2, FALCON, STABLELM, BERT, NOMIC_BERT,
 ];
 
 impl Architecture {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, LogitScale, RopeLayers, SharedExpert};
 use super::architecture_keys::Keys;
 use super::error::GgufError;
 use super::file::Gguf;
@@ -12,9 +12,10 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::ImportOptions;
 use crate::model_facts::Pooling;
 use crate::transformer::{
-    AttentionSpec, ContextMode, KvSource, LayerSpec, Norm, NormKind, RopeScaling, RopeSpec,
-    TransformerSpec, Weight, floats,
+    AttentionSpec, ContextMode, ExpertsSpec, KvSource, LayerSpec, Norm, NormKind, NormPlacement,
+    RopeScaling, RopeSpec, TransformerSpec, Weight, floats,
 };
+use graph::ops::{ExpertGroups, ExpertScores};
 
 /// Tensor lookup that records which tensors were used.
 pub(super) struct TrackedTensors<'a> {
@@ -60,10 +61,6 @@ impl SpecReader<'_> {
         options: &ImportOptions,
     ) -> Result<(TransformerSpec, usize), ImportError> {
         let (row, keys) = (&self.architecture, &self.keys);
-        if keys.count("expert_count")? > 0 {
-            let what = format!("a mixture of experts ({})", keys.name("expert_count"));
-            return Err(ImportError::unsupported(what));
-        }
         let hidden_size = keys.size("embedding_length")?;
         let trained_context = keys.size("context_length")?;
         let context = options.context_length.unwrap_or(trained_context);
@@ -72,6 +69,7 @@ impl SpecReader<'_> {
         let attention = self.attention(layers, hidden_size)?;
         let (ropes, rope_of) = self.ropes(&attention, trained_context, context)?;
         let mlp_sizes = self.layer_sizes("feed_forward_length", layers)?;
+        let experts = self.experts(&mlp_sizes)?;
         let sources = self.kv_sources(&attention)?;
 
         let (_, final_softcap) = row.softcaps.unzip();
@@ -79,18 +77,20 @@ impl SpecReader<'_> {
             .into_iter()
             .zip(rope_of)
             .zip(mlp_sizes)
+            .zip(experts)
             .zip(sources);
         let spec = TransformerSpec {
             vocab_size: self.vocab_size()?,
             hidden_size,
-            embedding_scale: row
-                .scale_embedding
-                .then(|| (hidden_size as f64).sqrt() as f32),
+            embedding_scale: match row.scale_embedding {
+                true => Some((hidden_size as f64).sqrt() as f32),
+                false => keys.positive_or_zero("embedding_scale")?,
+            },
             learned_positions: row.rope.is_none().then_some(trained_context),
             embedding_norm: row.embedding_norm,
             context: self.context(options)?,
             norm: self.norm()?,
-            norm_places: row.norm_places,
+            norm_places: self.norm_places()?,
             qk_norm: row.qk_norm,
             value_norm: row.value_norm,
             per_layer_input: match keys.count("embedding_length_per_layer_input")? {
@@ -98,15 +98,19 @@ impl SpecReader<'_> {
                 _ => keys.optional_size("embedding_length_per_layer_input")?,
             },
             layer_scales: row.layer_scales,
+            sinks: row.sinks,
             biases: row.biases,
             mlp: row.mlp,
             ropes,
+            residual_scale: keys.positive_or_zero("residual_scale")?,
+            logit_scale: self.logit_scale()?,
             final_softcap: self.softcap("final_logit_softcapping", final_softcap)?,
             layers: layers
-                .map(|(((attention, rope), mlp_size), kv)| LayerSpec {
+                .map(|((((attention, rope), mlp_size), experts), kv)| LayerSpec {
                     attention,
                     rope,
                     mlp_size,
+                    experts,
                     kv,
                 })
                 .collect(),
@@ -186,11 +190,93 @@ impl SpecReader<'_> {
         Ok(rows)
     }
 
+    /// The experts of each layer that has a router.
+    fn experts(&self, mlp_sizes: &[usize]) -> Result<Vec<Option<ExpertsSpec>>, ImportError> {
+        let (row, keys) = (self.architecture.experts, &self.keys);
+        let count = keys.count("expert_count")?;
+        if count == 0 {
+            return Ok(vec![None; mlp_sizes.len()]);
+        }
+        let Some(row) = row else {
+            let what = format!("a mixture of experts ({})", keys.name("expert_count"));
+            return Err(ImportError::unsupported(what));
+        };
+        let count = keys.size("expert_count")?;
+        let used = keys.size("expert_used_count")?;
+        let gating = keys.count("expert_gating_func")?;
+        // 0 stands for the architecture's own function.
+        if gating > 1 {
+            let what = format!("{} = {gating}", keys.name("expert_gating_func"));
+            return Err(ImportError::unsupported(what));
+        }
+        let groups = keys.optional_size("expert_group_count")?;
+        let groups = groups.filter(|groups| *groups > 1).map(|count| {
+            let used = keys.size("expert_group_used_count")?;
+            Ok::<_, ImportError>(ExpertGroups { count, used })
+        });
+        let groups = groups.transpose()?;
+        let size = keys.optional_size("expert_feed_forward_length")?;
+        let shared_size = match keys.count("expert_shared_feed_forward_length")? {
+            0 => None,
+            _ => keys.optional_size("expert_shared_feed_forward_length")?,
+        };
+        let scale = keys.positive_or_zero("expert_weights_scale")?;
+        let layer = |(i, mlp_size): (usize, &usize)| {
+            let router = format!("blk.{i}.ffn_gate_inp.weight");
+            self.source.file.tensor(&router)?;
+            Some(ExpertsSpec {
+                count,
+                used,
+                size: size.unwrap_or(*mlp_size),
+                shared_size: match row.shared {
+                    SharedExpert::Never => None,
+                    SharedExpert::Stated => shared_size,
+                    SharedExpert::Always => Some(shared_size.unwrap_or(*mlp_size)),
+                },
+                scores: ExpertScores::Softmax,
+                normalise: row.normalise,
+                gate: row.gate,
+                scale: scale.unwrap_or(1.0),
+                groups,
+            })
+        };
+        Ok(mlp_sizes.iter().enumerate().map(layer).collect())
+    }
+
+    /// Where layers normalise; a file may say that its blocks are parallel, and must then agree with its tensors.
+    fn norm_places(&self) -> Result<NormPlacement, ImportError> {
+        let row = &self.architecture;
+        if !row.parallel_without_ffn_norm {
+            return Ok(row.norm_places);
+        }
+        let tensor = "blk.0.ffn_norm.weight";
+        let parallel = self.source.file.tensor(tensor).is_none();
+        let name = self.keys.name("use_parallel_residual");
+        match self.keys.metadata.bool(&name)? {
+            Some(true) if !parallel => {
+                let reason = format!("is true, but the file has tensor {tensor}");
+                Err(ImportError::value(name, reason))
+            }
+            Some(false) if parallel => Err(ImportError::missing_tensor(tensor)),
+            _ if parallel => Ok(NormPlacement::Parallel),
+            _ => Ok(row.norm_places),
+        }
+    }
+
+    /// Factor on logits.
+    fn logit_scale(&self) -> Result<Option<f32>, ImportError> {
+        let scale = self.keys.positive_or_zero("logit_scale")?;
+        Ok(match self.architecture.logit_scale {
+            LogitScale::Factor => scale,
+            LogitScale::Divisor => scale.map(|scale| 1.0 / scale),
+        })
+    }
+
     fn norm(&self) -> Result<Norm, ImportError> {
         let kind = self.architecture.norm;
         let key = match kind {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            NormKind::Layer => "attention.layer_norm_epsilon",
+            NormKind::Layer | NormKind::LayerUnbiased => "attention.layer_norm_epsilon",
         };
         let eps = self.keys.positive(key)?;
         let eps = eps.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?;
@@ -363,9 +449,10 @@ impl SpecReader<'_> {
         }];
         let local_base = self.keys.positive("rope.freq_base_swa")?;
         let local_base = local_base.or(self.architecture.window_rope_base);
-        let local_base = local_base.or((local_dim != key_dim).then_some(base));
+        let distinct = self.architecture.window_rope_unscaled || local_dim != key_dim;
+        let local_base = local_base.or(distinct.then_some(base));
         let Some(base) = local_base else {
-            return Ok((ropes, vec![Some(0); attention.len()]));
+            return Ok((ropes, self.rope_layers(attention, |_| 0)));
         };
         let name = "rope.dimension_count_swa";
         let same = if local_dim == key_dim { dim } else { local_dim };
@@ -384,11 +471,28 @@ impl SpecReader<'_> {
             attention_factor: 1.0,
         };
         if !attention.iter().any(|a| a.window.is_some()) || local == ropes[0] {
-            return Ok((ropes, vec![Some(0); attention.len()]));
+            return Ok((ropes, self.rope_layers(attention, |_| 0)));
         }
         ropes.push(local);
-        let own = |a: &AttentionSpec| Some(usize::from(a.window.is_some()));
-        Ok((ropes, attention.iter().map(own).collect()))
+        let own = |a: &AttentionSpec| usize::from(a.window.is_some());
+        Ok((ropes, self.rope_layers(attention, own)))
+    }
+
+    /// The rotary embedding of each layer that rotates, as `own` names it.
+    fn rope_layers(
+        &self,
+        attention: &[AttentionSpec],
+        own: impl Fn(&AttentionSpec) -> usize,
+    ) -> Vec<Option<usize>> {
+        let windows = attention.iter().any(|layer| layer.window.is_some());
+        let rotates = |i: usize, layer: &AttentionSpec| match self.architecture.rope_layers {
+            RopeLayers::All => true,
+            RopeLayers::Windowed => !windows || layer.window.is_some(),
+            RopeLayers::AllBut(period) => !(i + 1).is_multiple_of(period),
+        };
+        let each = attention.iter().enumerate();
+        each.map(|(i, layer)| rotates(i, layer).then(|| own(layer)))
+            .collect()
     }
 
     /// RoPE scaling of the file, and the factor on the table.
@@ -454,6 +558,7 @@ impl SpecReader<'_> {
             original_context,
             beta_fast: fast.unwrap_or(32.0),
             beta_slow: slow.unwrap_or(1.0),
+            whole_pairs: self.architecture.yarn_whole_pairs,
         })
     }
 

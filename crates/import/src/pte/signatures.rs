@@ -123,6 +123,7 @@ const SIGNATURES: &[(&str, &[&str])] = &[
     ("aten::greater.Tensor_out", &["self", "other"]),
     ("aten::greater_equal.Scalar_out", &["self", "other"]),
     ("aten::greater_equal.Tensor_out", &["self", "other"]),
+    ("aten::grid_sampler_2d.out", &["input", "grid", "interpolation_mode", "padding_mode", "align_corners"]),
     ("aten::gt.Scalar_out", &["self", "other"]),
     ("aten::gt.Tensor_out", &["self", "other"]),
     ("aten::hardsigmoid.out", &["self"]),

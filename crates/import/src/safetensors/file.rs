@@ -113,7 +113,7 @@ fn object(what: &str, json: &[u8]) -> Result<Map<String, Value>, ImportError> {
     }
 }
 
-/// What the header says of a tensor.
+/// A tensor's entry in the header.
 #[derive(Deserialize)]
 struct Entry {
     dtype: String,

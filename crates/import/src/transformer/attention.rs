@@ -11,11 +11,13 @@ use graph::{GraphBuilder, TensorId};
 use super::{AttentionSpec, ContextMode};
 use crate::error::ImportError;
 
-/// Queries, keys and values, `[T, heads, dim]` each.
+/// Queries, keys and values, `[T, heads, dim]` each, and sinks.
 pub(super) struct TokenMajorQkv {
     pub(super) q: TensorId,
     pub(super) k: TensorId,
     pub(super) v: TensorId,
+    /// A sink for each query head, `[heads]`.
+    pub(super) sinks: Option<TensorId>,
 }
 
 /// Builds the attention nodes of all layers and their masks.
@@ -49,7 +51,7 @@ impl AttentionBuilder {
         name: &str,
         cache_id: u32,
         spec: &AttentionSpec,
-        TokenMajorQkv { q, k, v }: TokenMajorQkv,
+        TokenMajorQkv { q, k, v, sinks }: TokenMajorQkv,
     ) -> Result<TensorId, ImportError> {
         let causal = match self.context {
             ContextMode::Cached => {
@@ -58,10 +60,16 @@ impl AttentionBuilder {
                     scale: spec.scale,
                     softcap: spec.softcap,
                 };
-                return Ok(graph.node(name, op, &[q, k, v, self.position])?);
+                let operands = [q, k, v, self.position].into_iter().chain(sinks);
+                let operands: Vec<TensorId> = operands.collect();
+                return Ok(graph.node(name, op, &operands)?);
             }
             ContextMode::Uncached { causal } => causal,
         };
+        if sinks.is_some() {
+            let what = "hidden states of a model with attention sinks";
+            return Err(ImportError::unsupported(what));
+        }
         let mask = self.mask(graph, spec.window)?;
         let op = Attention {
             scale: spec.scale,

@@ -2,12 +2,13 @@
 
 use base::{Bytes, DType};
 use graph::TensorId;
-use graph::ops::{Reshape, RmsNorm, Rope, RopeTable};
+use graph::ops::{Binary, BinaryFunction, LayerNorm, Reshape, RmsNorm, Rope, RopeTable};
 
 use super::attention::TokenMajorQkv;
 use super::build::TransformerBuilder;
 use super::linear::Projection;
-use super::{KvSource, LayerSpec};
+use super::weights;
+use super::{KvSource, LayerSpec, QkNorm};
 use crate::error::ImportError;
 
 impl TransformerBuilder<'_> {
@@ -47,7 +48,7 @@ impl TransformerBuilder<'_> {
                 let k = self.rotated(prefix, "attn_k", k, shape, layer.rope)?;
                 let mut v = self.heads(prefix, "attn_v", v, [spec.kv_heads, spec.value_dim])?;
                 if self.spec.value_norm {
-                    let ones = self.ones(spec.value_dim)?;
+                    let ones = self.filled(spec.value_dim, 1.0)?;
                     let eps = self.spec.norm.eps;
                     v = self.node(&format!("{prefix}attn_v_norm"), RmsNorm { eps }, &[v, ones])?;
                 }
@@ -56,7 +57,14 @@ impl TransformerBuilder<'_> {
         };
         self.stored.push([k, v]);
 
-        let heads = TokenMajorQkv { q, k, v };
+        let sinks = match self.spec.sinks {
+            true => {
+                let sinks = format!("{prefix}attn_sinks.weight");
+                Some(self.named_vector(&sinks, spec.heads)?)
+            }
+            false => None,
+        };
+        let heads = TokenMajorQkv { q, k, v, sinks };
         let name = format!("{prefix}attn");
         let cache = self.cache_ids[index];
         let attended = self
@@ -79,10 +87,16 @@ impl TransformerBuilder<'_> {
         shape: [usize; 2],
         rope: Option<usize>,
     ) -> Result<TensorId, ImportError> {
+        let norm = format!("{prefix}{name}_norm");
+        let x = match self.spec.qk_norm {
+            QkNorm::Row => self.rms_norm(&norm, x, shape[0] * shape[1])?,
+            _ => x,
+        };
         let mut x = self.heads(prefix, name, x, shape)?;
-        if self.spec.qk_norm {
-            let name = format!("{prefix}{name}_norm");
-            x = self.rms_norm(&name, x, shape[1])?;
+        match self.spec.qk_norm {
+            QkNorm::Head => x = self.rms_norm(&norm, x, shape[1])?,
+            QkNorm::LayerByHead => x = self.layer_norm_by_head(&norm, x, shape)?,
+            QkNorm::Row | QkNorm::None => {}
         }
         if let Some(rope) = rope {
             let layout = self.spec.ropes[rope].layout;
@@ -94,6 +108,26 @@ impl TransformerBuilder<'_> {
             )?;
         }
         Ok(x)
+    }
+
+    /// Layer norm of each head, multiplied by the head's own weight; `x` itself if the file has no weights of this name.
+    fn layer_norm_by_head(
+        &mut self,
+        name: &str,
+        x: TensorId,
+        shape: [usize; 2],
+    ) -> Result<TensorId, ImportError> {
+        let weight_name = format!("{name}.weight");
+        let Some(weight) = self.weights.optional(&weight_name) else {
+            return Ok(x);
+        };
+        let eps = self.spec.norm.eps;
+        let (ones, zeros) = (self.filled(shape[1], 1.0)?, self.filled(shape[1], 0.0)?);
+        let normed = format!("{name}.normalised");
+        let x = self.node(&normed, LayerNorm { eps }, &[x, ones, zeros])?;
+        let weight = weights::f32_matrix(&mut self.graph, &weight_name, &weight, shape)?;
+        let function = BinaryFunction::Mul;
+        self.node(name, Binary { function }, &[x, weight])
     }
 
     fn heads(
@@ -134,16 +168,17 @@ impl TransformerBuilder<'_> {
         Ok(table)
     }
 
-    /// A vector of ones.
-    fn ones(&mut self, len: usize) -> Result<TensorId, ImportError> {
-        if let Some((_, ones)) = self.ones.iter().find(|(known, _)| *known == len) {
-            return Ok(*ones);
+    /// A constant vector of one repeated value.
+    pub(super) fn filled(&mut self, len: usize, value: f32) -> Result<TensorId, ImportError> {
+        let mut known = self.filled.iter();
+        if let Some((.., vector)) = known.find(|(n, v, _)| (*n, *v) == (len, value)) {
+            return Ok(*vector);
         }
-        let data = Bytes::from_slice(&vec![1f32; len]);
-        let ones = self
-            .graph
-            .constant(&format!("ones.{len}"), DType::F32, &[len], data)?;
-        self.ones.push((len, ones));
-        Ok(ones)
+        let data = Bytes::from_slice(&vec![value; len]);
+        let what = if value == 0.0 { "zeros" } else { "ones" };
+        let name = format!("{what}.{len}");
+        let vector = self.graph.constant(&name, DType::F32, &[len], data)?;
+        self.filled.push((len, value, vector));
+        Ok(vector)
     }
 }

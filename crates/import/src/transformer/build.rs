@@ -87,8 +87,8 @@ pub(super) struct TransformerBuilder<'a> {
     pub(super) cache_ids: Vec<u32>,
     /// Keys and values of the layers so far.
     pub(super) stored: Vec<[TensorId; 2]>,
-    /// Vectors of ones, by their length.
-    pub(super) ones: Vec<(usize, TensorId)>,
+    /// Vectors of one repeated value, by length and value.
+    pub(super) filled: Vec<(usize, f32, TensorId)>,
 }
 
 /// Inputs of a step that every graph has.
@@ -122,7 +122,7 @@ impl<'a> TransformerBuilder<'a> {
             tables: vec![None; spec.ropes.len()],
             cache_ids: spec.cache_ids(),
             stored: vec![],
-            ones: vec![],
+            filled: vec![],
         }
     }
 
@@ -174,14 +174,56 @@ impl<'a> TransformerBuilder<'a> {
         hidden: TensorId,
     ) -> Result<TensorId, ImportError> {
         let prefix = format!("blk.{index}.");
+        if self.spec.norm_places == NormPlacement::Parallel {
+            return self.parallel_layer(&prefix, index, layer, hidden);
+        }
         let names = ["attn_norm", "post_attention_norm", "attn_output_norm"];
         let hidden = self.residual(&prefix, "attn_residual", names, hidden, |this, x| {
             this.attention(&prefix, index, layer, x)
         })?;
-        let names = ["ffn_norm", "post_ffw_norm", "layer_output_norm"];
+        // Some files name the norm before the feed-forward block by where it stands.
+        let has = |name: &str| self.weights.optional(&format!("{prefix}{name}.weight"));
+        let named_after = self.spec.norm_places == NormPlacement::Pre
+            && has("ffn_norm").is_none()
+            && has("post_attention_norm").is_some();
+        let ffn_norm = match named_after {
+            true => "post_attention_norm",
+            false => "ffn_norm",
+        };
+        let names = [ffn_norm, "post_ffw_norm", "layer_output_norm"];
         self.residual(&prefix, "ffn_residual", names, hidden, |this, x| {
-            this.mlp(&prefix, layer.mlp_size, x)
+            this.feed_forward(&prefix, layer, x)
         })
+    }
+
+    /// A layer whose two blocks have the same input.
+    fn parallel_layer(
+        &mut self,
+        prefix: &str,
+        index: usize,
+        layer: &LayerSpec,
+        hidden: TensorId,
+    ) -> Result<TensorId, ImportError> {
+        let normed = self.norm(&format!("{prefix}attn_norm"), hidden)?;
+        let own = format!("{prefix}attn_norm_2");
+        let attention_input = match self.weights.optional(&format!("{own}.weight")) {
+            Some(_) => self.norm(&own, hidden)?,
+            None => normed,
+        };
+        let attended = self.attention(prefix, index, layer, attention_input)?;
+        let attended = self.scale_residual(&format!("{prefix}attn_residual.scaled"), attended)?;
+        let sum = self.add(&format!("{prefix}attn_residual"), hidden, attended)?;
+        let mixed = self.feed_forward(prefix, layer, normed)?;
+        let mixed = self.scale_residual(&format!("{prefix}ffn_residual.scaled"), mixed)?;
+        self.add(&format!("{prefix}ffn_residual"), sum, mixed)
+    }
+
+    /// A block's output times the model's factor on it, if there is one.
+    fn scale_residual(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {
+        match self.spec.residual_scale {
+            Some(factor) => self.node(name, Scale { factor }, &[x]),
+            None => Ok(x),
+        }
     }
 
     /// Adds a block's residual connection, with norms before the block, after it or after the sum.
@@ -195,13 +237,14 @@ impl<'a> TransformerBuilder<'a> {
     ) -> Result<TensorId, ImportError> {
         let places = self.spec.norm_places;
         let x = match places {
-            NormPlacement::Post => hidden,
+            NormPlacement::Post | NormPlacement::Output => hidden,
             _ => self.norm(&format!("{prefix}{before}"), hidden)?,
         };
         let mut mixed = block(self, x)?;
-        if places == NormPlacement::Sandwich {
+        if matches!(places, NormPlacement::Sandwich | NormPlacement::Output) {
             mixed = self.norm(&format!("{prefix}{after}"), mixed)?;
         }
+        let mixed = self.scale_residual(&format!("{prefix}{name}.scaled"), mixed)?;
         let sum = self.add(&format!("{prefix}{name}"), hidden, mixed)?;
         match places {
             NormPlacement::Post => self.norm(&format!("{prefix}{behind}"), sum),
@@ -277,12 +320,21 @@ impl<'a> TransformerBuilder<'a> {
         if let Some(bias) = self.weights.optional("output.bias") {
             operands.push(self.vector("output.bias", &bias, self.spec.vocab_size)?);
         }
-        match self.spec.final_softcap {
-            None => self.node("logits", Linear::default(), &operands),
-            Some(cap) => {
-                let logits = self.node("output", Linear::default(), &operands)?;
-                self.node("logits", SoftCap { cap }, &[logits])
-            }
+        let (scale, cap) = (self.spec.logit_scale, self.spec.final_softcap);
+        let plain = scale.is_none() && cap.is_none();
+        let name = if plain { "logits" } else { "output" };
+        let mut logits = self.node(name, Linear::default(), &operands)?;
+        if let Some(factor) = scale {
+            let name = if cap.is_none() {
+                "logits"
+            } else {
+                "output.scaled"
+            };
+            logits = self.node(name, Scale { factor }, &[logits])?;
+        }
+        match cap {
+            Some(cap) => self.node("logits", SoftCap { cap }, &[logits]),
+            None => Ok(logits),
         }
     }
 
@@ -291,9 +343,12 @@ impl<'a> TransformerBuilder<'a> {
         let eps = self.spec.norm.eps;
         match self.spec.norm.kind {
             NormKind::Rms => self.rms_norm(name, x, width),
-            NormKind::Layer => {
+            kind => {
                 let weight = self.named_vector(&format!("{name}.weight"), width)?;
-                let bias = self.named_vector(&format!("{name}.bias"), width)?;
+                let bias = match kind {
+                    NormKind::LayerUnbiased => self.filled(width, 0.0)?,
+                    _ => self.named_vector(&format!("{name}.bias"), width)?,
+                };
                 self.node(name, LayerNorm { eps }, &[x, weight, bias])
             }
         }
@@ -320,7 +375,7 @@ impl<'a> TransformerBuilder<'a> {
         self.node(name, Binary { function }, &[a, b])
     }
 
-    fn named_vector(&mut self, name: &str, len: usize) -> Result<TensorId, ImportError> {
+    pub(super) fn named_vector(&mut self, name: &str, len: usize) -> Result<TensorId, ImportError> {
         let weight = self.weights.required(name)?;
         self.vector(name, &weight, len)
     }

@@ -38,6 +38,14 @@ pub(super) fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
             );
             return Err(ImportError::value(what(), reason));
         }
+        if let Some(experts) = &layer.experts {
+            let widths = [experts.size, experts.shared_size.unwrap_or(1)];
+            let all = widths.map(|width| experts.count.checked_mul(width.max(spec.hidden_size)));
+            if !all.iter().all(|all| all.is_some_and(countable)) {
+                let reason = format!("cannot have {} experts of {}", experts.count, experts.size);
+                return Err(ImportError::value(what(), reason));
+            }
+        }
         if layer.kv == KvSource::KeysAsValues && attention.key_dim != attention.value_dim {
             let reason = format!(
                 "has values of {} for keys of {}, and one projection",

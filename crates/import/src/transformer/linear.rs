@@ -16,6 +16,15 @@ pub(super) struct Projection {
     bias: Option<Weight>,
 }
 
+impl Projection {
+    /// Makes a vector a matrix of one row.
+    pub(super) fn make_matrix(&mut self) {
+        if let [columns] = self.weight.shape[..] {
+            self.weight.shape = vec![1, columns];
+        }
+    }
+}
+
 impl TransformerBuilder<'_> {
     /// The named projections: separate tensors, or parts of `fused`, which contains them in this order.
     pub(super) fn projections<const N: usize>(

@@ -21,6 +21,7 @@ mod attention_block;
 mod build;
 mod check;
 mod eagle3;
+mod experts;
 mod linear;
 mod per_layer_input;
 mod rope;
@@ -31,8 +32,8 @@ pub use build::{build, build_with_features};
 pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
-    AttentionSpec, Biases, ContextMode, KvSource, LayerSpec, Mlp, Norm, NormKind, NormPlacement,
-    TransformerSpec,
+    AttentionSpec, Biases, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mlp, Norm, NormKind,
+    NormPlacement, QkNorm, TransformerSpec,
 };
 pub use weights::Weight;
 pub(crate) use weights::floats;

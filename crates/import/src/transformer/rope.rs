@@ -41,6 +41,8 @@ pub enum RopeScaling {
         beta_fast: f32,
         /// Frequencies with at most so many turns in the original context are divided.
         beta_slow: f32,
+        /// The ramp begins and ends at whole pairs.
+        whole_pairs: bool,
     },
     /// Llama 3: each frequency is divided by its own factor.
     Divided {
@@ -74,10 +76,14 @@ impl RopeSpec {
                 original_context,
                 beta_fast,
                 beta_slow,
-                ..
+                whole_pairs,
             } => {
-                let low = self.turning_pair(beta_fast, original_context).floor();
-                let high = self.turning_pair(beta_slow, original_context).ceil();
+                let low = self.turning_pair(beta_fast, original_context);
+                let high = self.turning_pair(beta_slow, original_context);
+                let (low, high) = match whole_pairs {
+                    true => (low.floor(), high.ceil()),
+                    false => (low, high),
+                };
                 let low = low.max(0.0);
                 let high = high.min(self.dim as f64 - 1.0);
                 let width = if low == high { 0.001 } else { high - low };
@@ -159,6 +165,7 @@ mod tests {
             original_context: 4096,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            whole_pairs: true,
         });
         let frequencies = yarn.frequencies();
         assert_eq!(frequencies[..2], [1.0, 0.1]);

@@ -1,7 +1,7 @@
 //! Description of a transformer as plain data.
 
 use super::RopeSpec;
-use graph::ops::Activation;
+use graph::ops::{Activation, ExpertGate, ExpertGroups, ExpertScores};
 
 /// A stack of layers of any architecture: embedding, layers, final norm and head.
 ///
@@ -25,20 +25,26 @@ pub struct TransformerSpec {
     pub norm: Norm,
     /// Where the norms of a layer are.
     pub norm_places: NormPlacement,
-    /// Query and key heads are RMS-normalised before they are rotated.
-    pub qk_norm: bool,
+    /// How queries and keys are normalised before they are rotated.
+    pub qk_norm: QkNorm,
     /// Value heads are RMS-normalised, without a weight.
     pub value_norm: bool,
     /// Width of the per-layer inputs, for models whose layers have an embedding of each token of their own.
     pub per_layer_input: Option<usize>,
+    /// Every query head has a sink, which takes a part of its attention.
+    pub sinks: bool,
     /// A layer's output is multiplied by `layer_output_scale`, if the file has it.
     pub layer_scales: bool,
     /// Biases that the model must have; others are used if present.
     pub biases: Biases,
     /// The feed-forward block.
     pub mlp: Mlp,
+    /// Factor on the output of both blocks of a layer before it is added to the residual stream.
+    pub residual_scale: Option<f32>,
     /// The distinct rotary embeddings; layers name theirs by index.
     pub ropes: Vec<RopeSpec>,
+    /// Factor on logits.
+    pub logit_scale: Option<f32>,
     /// Soft cap on logits.
     pub final_softcap: Option<f32>,
     /// The layers, in order.
@@ -102,6 +108,8 @@ pub struct LayerSpec {
     pub rope: Option<usize>,
     /// Width of the feed-forward block.
     pub mlp_size: usize,
+    /// Routed experts in the place of a dense feed-forward block.
+    pub experts: Option<ExpertsSpec>,
     /// Where keys and values come from.
     pub kv: KvSource,
 }
@@ -111,6 +119,29 @@ impl LayerSpec {
     pub fn owns_kv(&self) -> bool {
         !matches!(self.kv, KvSource::Layer(_))
     }
+}
+
+/// Feed-forward blocks of which each token uses some; see [`RouteExperts`](graph::ops::RouteExperts).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    /// Number of experts.
+    pub count: usize,
+    /// Experts that a token uses.
+    pub used: usize,
+    /// Width of an expert.
+    pub size: usize,
+    /// Width of the expert that all tokens use.
+    pub shared_size: Option<usize>,
+    /// How an expert combines gate and up.
+    pub gate: ExpertGate,
+    /// How a token's experts are chosen.
+    pub scores: ExpertScores,
+    /// The weights of a token's experts are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+    /// Groups that experts are chosen in.
+    pub groups: Option<ExpertGroups>,
 }
 
 /// Where the keys and values of a layer come from.
@@ -160,6 +191,21 @@ pub enum NormKind {
     Rms,
     /// Layer norm with a weight and a bias.
     Layer,
+    /// Layer norm with a weight and without a bias.
+    LayerUnbiased,
+}
+
+/// How queries and keys are normalised before they are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Not at all.
+    None,
+    /// RMS norm of each head, with one weight for all heads.
+    Head,
+    /// RMS norm of all heads as one row.
+    Row,
+    /// Layer norm of each head, with a weight for each and without a bias, if the file has the weights.
+    LayerByHead,
 }
 
 /// Where a layer normalises, for both the attention and the feed-forward block.
@@ -169,8 +215,13 @@ pub enum NormPlacement {
     Pre,
     /// The block's input, and its output before the residual add.
     Sandwich,
+    /// The block's output before the residual add.
+    Output,
     /// The residual sum.
     Post,
+    /// The layer's input, once for both blocks; both outputs are added to the layer's input. Attention has a norm of its own
+    /// if the file has `attn_norm_2`.
+    Parallel,
 }
 
 /// Structure of the feed-forward block.

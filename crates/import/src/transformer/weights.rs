@@ -101,6 +101,21 @@ pub(super) fn matrix(
     Ok(builder.constant(name, weight.dtype, &shape, data)?)
 }
 
+/// A constant matrix of f32 elements, converted if the file stores another type.
+pub(super) fn f32_matrix(
+    builder: &mut GraphBuilder,
+    name: &str,
+    weight: &Weight,
+    shape: [usize; 2],
+) -> Result<TensorId, ImportError> {
+    if weight.data.is_none() {
+        return Ok(builder.input(name, DType::F32, shape.map(Dim::from)));
+    }
+    check(name, weight, &shape)?;
+    let data = Bytes::from_slice(&floats(name, weight)?);
+    Ok(builder.constant(name, DType::F32, &shape, data)?)
+}
+
 /// A constant vector of `len` f32 elements, converted if the file stores another type.
 pub(super) fn vector(
     builder: &mut GraphBuilder,

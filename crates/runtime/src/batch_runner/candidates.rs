@@ -26,45 +26,6 @@ pub(super) struct CandidateNode {
     pub(super) depth: u32,
 }
 
-/// Features of the last tokens of a sequence.
-#[derive(Clone, Default)]
-pub(super) struct KeptFeatures {
-    /// The position of the first row.
-    first: usize,
-    width: usize,
-    rows: Vec<f32>,
-}
-
-impl KeptFeatures {
-    /// Appends the features of the token at `position`. Begins again there if it does not follow the last one.
-    pub(super) fn push(&mut self, position: usize, features: &[f32]) {
-        let next = self.first + self.rows.len() / self.width.max(1);
-        if self.rows.is_empty() || next != position {
-            self.rows.clear();
-            self.first = position;
-        }
-        self.width = features.len();
-        self.rows.extend_from_slice(features);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.rows.clear();
-    }
-
-    /// Forgets the features of tokens from position `len` on.
-    pub(super) fn truncate(&mut self, len: usize) {
-        let kept = len.saturating_sub(self.first) * self.width;
-        self.rows.truncate(kept);
-    }
-
-    /// Forgets the features of tokens before `position`.
-    fn drop_before(&mut self, position: usize) {
-        let gone = position.saturating_sub(self.first) * self.width;
-        self.rows.drain(..gone.min(self.rows.len()));
-        self.first = self.first.max(position);
-    }
-}
-
 impl BatchRunner {
     /// The outputs after a candidate of the last step.
     ///
@@ -151,7 +112,7 @@ impl BatchRunner {
     /// # Errors
     /// `InvalidOptions` if the model was opened without features.
     pub fn keep_features(&mut self, seq: SeqId, on: bool) -> Result<(), RuntimeError> {
-        if on && self.decoder.graph().outputs().len() < 2 {
+        if on && self.decoder.forward.graph().outputs().len() < 2 {
             let reason = "the model was opened without features".to_owned();
             return Err(RuntimeErrorKind::InvalidOptions(reason).into());
         }
@@ -164,13 +125,8 @@ impl BatchRunner {
     }
 
     /// The features of the last tokens of a sequence, if it keeps them.
-    pub(crate) fn features(&self, seq: SeqId) -> Option<FeatureRows<'_>> {
-        let kept = self.states[seq as usize].features.as_ref()?;
-        Some(FeatureRows {
-            first: kept.first,
-            width: kept.width,
-            rows: &kept.rows,
-        })
+    pub(crate) fn features(&self, seq: SeqId) -> Option<&FeatureRows> {
+        self.states[seq as usize].features.as_ref()
     }
 
     /// Forgets the kept features of tokens before `position`.

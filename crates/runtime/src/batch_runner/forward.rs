@@ -62,16 +62,14 @@ impl BatchRunner {
         trees: &[(SeqId, &TreeProposal)],
         wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
-        self.check_ids(tokens, trees)?;
         let sequences = tokens.iter().map(|token| token.seq);
         let sequences = sequences.chain(trees.iter().map(|(seq, _)| *seq));
         let pending = self.take_all_pending(sequences);
-        let levels: Vec<_> = trees.iter().map(CandidateLevel::of_tree).collect();
-        let ran = match pending.is_empty() {
-            true => self.run(tokens, &levels, wanted),
-            false => self.run(&[&pending, tokens].concat(), &levels, wanted),
-        };
-        self.restore_pending_on_error(ran, &pending)
+        if pending.is_empty() {
+            return self.run_after(&pending, tokens, trees, wanted);
+        }
+        let tokens = [&pending[..], tokens].concat();
+        self.run_after(&pending, &tokens, trees, wanted)
     }
 
     /// Runs one forward for these sequences, each of which occurs once. After an error, the sequences are as they were.
@@ -105,20 +103,7 @@ impl BatchRunner {
                 }
             }
         }
-        let ran = self.check_ids(&tokens, &trees);
-        let levels: Vec<_> = trees.iter().map(CandidateLevel::of_tree).collect();
-        let ran = ran.and_then(|()| self.run(&tokens, &levels, wanted));
-        self.restore_pending_on_error(ran, &pending)
-    }
-
-    fn check_ids(
-        &self,
-        tokens: &[BatchToken],
-        trees: &[(SeqId, &TreeProposal)],
-    ) -> Result<(), RuntimeError> {
-        let of_trees = trees.iter().flat_map(|(_, tree)| tree.tokens());
-        let ids = tokens.iter().map(|token| token.id);
-        self.decoder.check_ids(ids.chain(of_trees.copied()))
+        self.run_after(&pending, &tokens, &trees, wanted)
     }
 
     /// Removes the pending tokens of sequences, for a step that feeds them.
@@ -135,11 +120,19 @@ impl BatchRunner {
         pending
     }
 
-    fn restore_pending_on_error(
+    /// Checks and runs tokens, with the pending ones that were taken among them, and trees. After an error they are pending again.
+    fn run_after(
         &mut self,
-        ran: Result<(), RuntimeError>,
         pending: &[BatchToken],
+        tokens: &[BatchToken],
+        trees: &[(SeqId, &TreeProposal)],
+        wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
+        let of_trees = trees.iter().flat_map(|(_, tree)| tree.tokens());
+        let ids = tokens.iter().map(|token| token.id);
+        let checked = self.decoder.check_ids(ids.chain(of_trees.copied()));
+        let levels: Vec<_> = trees.iter().map(CandidateLevel::of_tree).collect();
+        let ran = checked.and_then(|()| self.run(tokens, &levels, wanted));
         if ran.is_err() {
             for token in pending {
                 self.append(token.seq, token.id);

@@ -1,48 +1,159 @@
-//! `SequenceHandle`: one sequence of a `BatchRunner`.
+//! `SequenceRunner`: one sequence of a `BatchRunner`, borrowed or owned.
 
 use super::{BatchRunner, BatchToken};
-use crate::{Runner, RuntimeError, RuntimeErrorKind};
-use backend::{LogitsMode, RowOutputs};
+use crate::context_shift::ContextShift;
+use crate::generation::{GenerateEvent, GenerateOptions, GenerateOutput};
+use crate::generator::generate;
+use crate::memory::CacheKind;
+use crate::options::RunnerOptions;
+use crate::snapshot::Snapshot;
+use crate::{Model, RuntimeError, RuntimeErrorKind, Sampler};
+use backend::{Backend, LogitsMode, RowOutputs};
 use kv::SeqId;
+use std::borrow::BorrowMut;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
 
-/// A mutable handle on one sequence.
+/// One sequence of a batch runner. What concerns all sequences of the runner is there by `Deref`.
 ///
 /// The last token of a sequence can be *pending*: it was sampled and is part of the sequence, but it is not fed yet. The next
-/// [`feed`](SequenceHandle::feed) feeds it before its own tokens, so that a generation needs no forward after its last token.
-pub struct SequenceHandle<'a> {
-    pub(crate) runner: &'a mut BatchRunner,
+/// [`feed`](SequenceRunner::feed) feeds it before its own tokens, so that a generation needs no forward after its last token.
+pub struct SequenceRunner<R> {
+    pub(crate) runner: R,
     pub(crate) seq: SeqId,
 }
 
-impl<'a> SequenceHandle<'a> {
-    pub(crate) fn new(runner: &'a mut BatchRunner, seq: SeqId) -> SequenceHandle<'a> {
-        SequenceHandle { runner, seq }
+/// A mutable handle on one sequence of a batch runner.
+pub type SequenceHandle<'a> = SequenceRunner<&'a mut BatchRunner>;
+
+/// Decodes one sequence on one model: sequence 0 of a [`BatchRunner`] of its own.
+pub type Runner = SequenceRunner<BatchRunner>;
+
+impl Runner {
+    /// The maximum number of tokens in a step of [`feed_all_logits`](SequenceRunner::feed_all_logits). Steps are small because
+    /// the logits of many rows are large; the results do not depend on the step size.
+    pub const MAX_SCORED_STEP: usize = 128;
+
+    /// A runner of `model` on `backend`, on a contiguous cache.
+    pub fn new(
+        model: &Model,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+    ) -> Result<Runner, RuntimeError> {
+        let kind = CacheKind::Contiguous;
+        Ok(BatchRunner::with_cache_kind(model, backend, options, kind, 0)?.into())
+    }
+}
+
+impl From<BatchRunner> for Runner {
+    fn from(runner: BatchRunner) -> Runner {
+        SequenceRunner { runner, seq: 0 }
+    }
+}
+
+impl<'a, R: BorrowMut<BatchRunner>> From<&'a mut SequenceRunner<R>> for SequenceHandle<'a> {
+    fn from(SequenceRunner { runner, seq }: &'a mut SequenceRunner<R>) -> SequenceHandle<'a> {
+        runner.borrow_mut().sequence(*seq)
+    }
+}
+
+impl<R: BorrowMut<BatchRunner>> Deref for SequenceRunner<R> {
+    type Target = BatchRunner;
+
+    fn deref(&self) -> &BatchRunner {
+        self.runner.borrow()
+    }
+}
+
+impl<R: BorrowMut<BatchRunner>> DerefMut for SequenceRunner<R> {
+    fn deref_mut(&mut self) -> &mut BatchRunner {
+        self.runner.borrow_mut()
+    }
+}
+
+impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
+    /// The batch runner.
+    pub fn batch(&mut self) -> &mut BatchRunner {
+        self
+    }
+
+    /// Appends `prompt` and generates a continuation; see [`generate`]. A generation without a prompt continues the last one.
+    pub fn generate(
+        &mut self,
+        model: &Model,
+        prompt: &[u32],
+        sampler: &mut Sampler,
+        options: &GenerateOptions,
+        on_event: impl FnMut(GenerateEvent) -> bool,
+    ) -> Result<GenerateOutput, RuntimeError> {
+        generate(self, model, prompt, sampler, options, on_event)
     }
 
     /// The tokens of the sequence, with the pending one.
     pub fn tokens(&self) -> &[u32] {
-        self.runner.tokens(self.seq)
+        self.deref().tokens(self.seq)
     }
 
     /// Whether the last token is pending.
     pub fn is_pending(&self) -> bool {
-        self.runner.is_pending(self.seq)
+        self.deref().is_pending(self.seq)
     }
 
-    /// The logits after the last token; empty if they were not computed.
+    /// The logits after the last token; empty before the first token, after a rewind, while the last token is pending, and after
+    /// a generation whose sampler needed the most likely tokens only. Feeding nothing computes those after a pending token.
     pub fn logits(&self) -> &[f32] {
-        self.runner.logits(self.seq)
+        self.deref().logits(self.seq)
     }
 
-    /// The outputs after the last token: all logits, or those that [`feed_wanted`](SequenceHandle::feed_wanted) computed.
+    /// The outputs after the last token: all logits, or those that [`feed_wanted`](SequenceRunner::feed_wanted) computed.
     pub fn row(&self) -> RowOutputs<'_> {
-        self.runner.row(self.seq)
+        self.deref().row(self.seq)
+    }
+
+    /// Removes all tokens after the first `len`.
+    pub fn rewind(&mut self, len: usize) -> Result<(), RuntimeError> {
+        let seq = self.seq;
+        self.batch().rewind(seq, len)
+    }
+
+    /// Shifts the context now; see [`BatchRunner::shift_context`].
+    pub fn shift_context(&mut self) -> Result<Option<ContextShift>, RuntimeError> {
+        let seq = self.seq;
+        self.batch().shift_context(seq)
+    }
+
+    /// Writes the sequence and the caller's notes to a snapshot file; see [`BatchRunner::save`].
+    pub fn save(&self, model: &Model, path: &Path, notes: &[u8]) -> Result<(), RuntimeError> {
+        self.deref().save(model, self.seq, path, notes)
+    }
+
+    /// Replaces the sequence by the first `len` tokens of a snapshot; see [`BatchRunner::restore_prefix`].
+    pub fn restore(
+        &mut self,
+        model: &Model,
+        snapshot: &Snapshot,
+        len: usize,
+    ) -> Result<(), RuntimeError> {
+        let seq = self.seq;
+        self.batch().restore_prefix(model, seq, snapshot, len)
+    }
+
+    /// Restores the longest common prefix of a snapshot and `prompt`; see [`BatchRunner::resume`].
+    pub fn resume(
+        &mut self,
+        model: &Model,
+        snapshot: &Snapshot,
+        prompt: &[u32],
+    ) -> Result<usize, RuntimeError> {
+        let seq = self.seq;
+        self.batch().resume(model, seq, snapshot, prompt)
     }
 
     /// Shifts a full context if the caller enabled context shifts. Returns whether the pending token fits or, without one, one more
     /// token.
     pub fn ensure_capacity(&mut self) -> Result<bool, RuntimeError> {
-        self.runner.make_room(&[self.seq], 1)
+        let seq = self.seq;
+        self.batch().make_room(&[seq], 1)
     }
 
     /// Feeds the pending token, if there is one, and these tokens, in steps of at most the batch size, and keeps the logits
@@ -56,7 +167,7 @@ impl<'a> SequenceHandle<'a> {
         self.feed_wanted(tokens, LogitsMode::Logits, progress)
     }
 
-    /// Feeds tokens as [`feed`](SequenceHandle::feed) does, and computes only the wanted outputs after the last one.
+    /// Feeds tokens as [`feed`](SequenceRunner::feed) does, and computes only the wanted outputs after the last one.
     pub fn feed_wanted(
         &mut self,
         tokens: &[u32],
@@ -65,19 +176,18 @@ impl<'a> SequenceHandle<'a> {
     ) -> Result<bool, RuntimeError> {
         self.check(tokens)?;
         let pending = usize::from(self.is_pending());
-        let seq = self.seq;
         if tokens.is_empty() && pending > 0 {
             self.step(&[], wanted, true)?;
             return Ok(true);
         }
-        let most = self.runner.max_step_tokens();
+        let most = self.max_step_tokens();
         if pending == most {
             self.step(&[], wanted, false)?;
         }
         let mut done = 0;
         while done < tokens.len() {
             // The pending token is part of the first step.
-            let room = most - usize::from(self.runner.is_pending(seq));
+            let room = most - usize::from(self.is_pending());
             let chunk = &tokens[done..tokens.len().min(done + room)];
             let last = done + chunk.len() == tokens.len();
             self.step(chunk, wanted, last)?;
@@ -101,7 +211,7 @@ impl<'a> SequenceHandle<'a> {
             tokens,
             logits,
         };
-        self.runner.forward(&[part], wanted)
+        self.batch().forward(&[part], wanted)
     }
 
     /// Feeds tokens and calls `row` with the index and the logits of each.
@@ -113,16 +223,16 @@ impl<'a> SequenceHandle<'a> {
         self.check(tokens)?;
         self.feed_wanted(&[], LogitsMode::Argmax, |_| true)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.runner.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
+        for chunk in tokens.chunks(self.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
             let token = |id: &u32| BatchToken {
                 seq: self.seq,
                 id: *id,
                 logits: true,
             };
             let step: Vec<BatchToken> = chunk.iter().map(token).collect();
-            self.runner.step_wanted(&step, &[], LogitsMode::Logits)?;
+            self.batch().step_wanted(&step, &[], LogitsMode::Logits)?;
             for i in 0..chunk.len() {
-                if !row(done, self.runner.decoder.outputs.logits(i)) {
+                if !row(done, self.decoder.outputs.logits(i)) {
                     return Ok(());
                 }
                 done += 1;
@@ -134,8 +244,8 @@ impl<'a> SequenceHandle<'a> {
     /// Returns an error if the pending token and these tokens do not fit, or for a token id outside the vocabulary.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
         let needed = usize::from(self.is_pending()) + tokens.len();
-        if !self.runner.has_cells(needed)? {
-            let (capacity, used) = (self.runner.capacity()?, self.runner.cells_used()?);
+        if !self.has_cells(needed)? {
+            let (capacity, used) = (self.capacity()?, self.cells_used()?);
             return Err(RuntimeErrorKind::PromptTooLong {
                 tokens: needed,
                 room: capacity - used,
@@ -143,18 +253,6 @@ impl<'a> SequenceHandle<'a> {
             }
             .into());
         }
-        self.runner.decoder.check_ids(tokens.iter().copied())
-    }
-}
-
-impl<'a> From<&'a mut Runner> for SequenceHandle<'a> {
-    fn from(runner: &'a mut Runner) -> SequenceHandle<'a> {
-        runner.sequence()
-    }
-}
-
-impl<'a> From<&'a mut SequenceHandle<'_>> for SequenceHandle<'a> {
-    fn from(handle: &'a mut SequenceHandle<'_>) -> SequenceHandle<'a> {
-        SequenceHandle::new(handle.runner, handle.seq)
+        self.decoder.check_ids(tokens.iter().copied())
     }
 }

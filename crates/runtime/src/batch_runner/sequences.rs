@@ -66,7 +66,11 @@ impl BatchRunner {
     /// `Backend` if the keys of the model cannot be moved to other positions.
     pub fn enable_context_shift(&mut self, keep: usize) -> Result<(), RuntimeError> {
         let layers = self.cache.config()?.layers.len();
-        self.shifter = Some(ContextShifter::new(self.decoder.graph(), layers, keep)?);
+        self.shifter = Some(ContextShifter::new(
+            self.decoder.forward.graph(),
+            layers,
+            keep,
+        )?);
         Ok(())
     }
 

@@ -40,24 +40,17 @@ impl<T> DerefMut for Owned<'_, T> {
     }
 }
 
-macro_rules! owned_from {
-    ($type:ty) => {
-        impl From<$type> for Owned<'_, $type> {
-            fn from(value: $type) -> Self {
-                Owned::Value(value)
-            }
-        }
-
-        impl<'a> From<&'a mut $type> for Owned<'a, $type> {
-            fn from(value: &'a mut $type) -> Self {
-                Owned::Borrowed(value)
-            }
-        }
-    };
+impl<T> From<T> for Owned<'_, T> {
+    fn from(value: T) -> Self {
+        Owned::Value(value)
+    }
 }
 
-owned_from!(Sampler);
-owned_from!(Speculator);
+impl<'a, T> From<&'a mut T> for Owned<'a, T> {
+    fn from(value: &'a mut T) -> Self {
+        Owned::Borrowed(value)
+    }
+}
 
 /// A sequence that generates.
 ///
@@ -291,6 +284,7 @@ impl<'a> Sequence<'a> {
         };
         let logprobs = self.logprobs;
         let logprobs = logprobs.map(|top| TokenLogprobs::new(row.logits(), token, top));
+        self.detokenizer.push_logprobs(logprobs.clone());
         let (text, finish) = self.detokenizer.push(tokenizer, token);
         self.finish = finish.or(complete.then_some(FinishReason::Stop));
         Ok(GeneratedToken {

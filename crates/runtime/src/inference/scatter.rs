@@ -152,5 +152,5 @@ impl ScatterDecoder {
     }
 }
 
-/// What the name of a buffer's output begins with.
+/// The prefix of the output that is the new value of a buffer; the buffer's name follows.
 const UPDATED: &str = "updated_";

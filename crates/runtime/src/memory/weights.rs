@@ -11,6 +11,8 @@ pub struct WeightSection {
     pub tensors: usize,
     /// Bytes in the file.
     pub bytes: usize,
+    /// Bytes of the file that stay resident: of weights that are read where they are mapped.
+    pub resident: usize,
     /// Bytes of the same weights packed by the backend.
     pub packed: usize,
 }
@@ -20,6 +22,7 @@ pub(super) fn sections(
     graph: &Graph,
     is_weight: &dyn Fn(TensorId) -> bool,
     packed: &[(TensorId, usize)],
+    mapped: &[(TensorId, usize)],
 ) -> Vec<WeightSection> {
     let mut sections: Vec<WeightSection> = vec![];
     for (id, tensor) in (0..).map(TensorId).zip(graph.tensors()) {
@@ -33,13 +36,17 @@ pub(super) fn sections(
                 name: name.to_owned(),
                 tensors: 0,
                 bytes: 0,
+                resident: 0,
                 packed: 0,
             });
             sections.len() - 1
         });
         let section = &mut sections[at];
         section.tensors += 1;
-        section.bytes += tensor.ty.bytes(&Default::default()).unwrap_or(0);
+        let bytes = tensor.ty.bytes(&Default::default()).unwrap_or(0);
+        section.bytes += bytes;
+        let resident = mapped.iter().find(|(mapped, _)| *mapped == id);
+        section.resident += resident.map_or(bytes, |(_, resident)| *resident);
         let again = packed.iter().filter(|(packed, _)| *packed == id);
         section.packed += again.map(|(_, bytes)| bytes).sum::<usize>();
     }

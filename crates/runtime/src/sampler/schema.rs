@@ -29,12 +29,14 @@ macro_rules! sampling_options {
 
         /// Every sampling option, in the order of help and of `/set`.
         pub static SAMPLING_OPTIONS: &[SamplingOption] = &[
-            $(SamplingOption::new(
-                stringify!($name),
-                concat!($($help),+),
-                $value,
-                OptionKind::$kind($($range,)* |options| &mut options.$name),
-            )$(.$with($with_value))*,)+
+            $(SamplingOption {
+                name: stringify!($name),
+                help: concat!($($help),+),
+                value_name: $value,
+                kind: OptionKind::$kind($($range,)* |options| &mut options.$name),
+                $($with: Some($with_value),)*
+                ..SamplingOption::UNNAMED
+            },)+
         ];
     };
 }
@@ -44,14 +46,14 @@ macro_rules! sampling_options {
 pub struct SamplingOption {
     /// The name in `SamplerOptions`, in JSON and in Python.
     pub name: &'static str,
-    flag: Option<&'static str>,
+    pub(super) flag: Option<&'static str>,
     /// A second name of the command's flag.
     pub alias: Option<&'static str>,
     /// The letter of the command's flag.
     pub short: Option<char>,
     /// The name of the value in help.
     pub value_name: &'static str,
-    help: &'static str,
+    pub(super) help: &'static str,
     /// The file of a model that may have its own default.
     pub default_file: Option<&'static str>,
     /// The values.
@@ -192,47 +194,17 @@ impl OptionValue {
 }
 
 impl SamplingOption {
-    pub(super) const fn new(
-        name: &'static str,
-        help: &'static str,
-        value_name: &'static str,
-        kind: OptionKind,
-    ) -> SamplingOption {
-        SamplingOption {
-            name,
-            flag: None,
-            alias: None,
-            short: None,
-            value_name,
-            help,
-            default_file: None,
-            kind,
-        }
-    }
-
-    /// With a flag that is not the name with hyphens.
-    pub(super) const fn with_flag(mut self, flag: &'static str) -> SamplingOption {
-        self.flag = Some(flag);
-        self
-    }
-
-    /// With a second flag.
-    pub(super) const fn with_alias(mut self, alias: &'static str) -> SamplingOption {
-        self.alias = Some(alias);
-        self
-    }
-
-    /// With a flag of one letter.
-    pub(super) const fn with_short(mut self, short: char) -> SamplingOption {
-        self.short = Some(short);
-        self
-    }
-
-    /// With a default that a file of the model may have.
-    pub(super) const fn with_default_file(mut self, file: &'static str) -> SamplingOption {
-        self.default_file = Some(file);
-        self
-    }
+    /// What an option has beside its name, its help and its kind, unless it states more.
+    pub(super) const UNNAMED: SamplingOption = SamplingOption {
+        name: "",
+        flag: None,
+        alias: None,
+        short: None,
+        value_name: "",
+        help: "",
+        default_file: None,
+        kind: OptionKind::Seed(|options| &mut options.seed),
+    };
 
     /// The option with this name, flag or second flag; hyphens and underscores are the same.
     pub fn find(name: &str) -> Option<&'static SamplingOption> {

@@ -1,6 +1,6 @@
 //! Admission: which waiting requests get a sequence, and the stored prefix that each begins with.
 
-use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
+use super::request::{CacheMiss, CacheReport, MissReason};
 use super::running::RunningRequest;
 use super::{Counters, Scheduler};
 use crate::RuntimeError;
@@ -74,17 +74,16 @@ impl Scheduler {
                 let (runner, model) = (&mut self.runner, &self.model);
                 self.store.reuse(runner, model, &taken, prompt, seq)
             }
-            false => Ok(CacheReport {
-                prompt_tokens: request.sequence.prompt().len(),
-                cached_tokens: 0,
-                source: CacheSource::None,
-                miss: Some(CacheMiss {
+            false => {
+                let disabled = CacheMiss {
                     reason: MissReason::Disabled,
                     position: 0,
                     stored: None,
                     requested: None,
-                }),
-            }),
+                };
+                let prompt = request.sequence.prompt();
+                Ok(CacheReport::nothing(prompt.len(), Some(disabled)))
+            }
         };
         let reused = reused.and_then(|report| {
             self.begin_speculation(&mut request)?;

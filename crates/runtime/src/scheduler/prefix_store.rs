@@ -131,12 +131,7 @@ impl PrefixStore {
         let nearest = candidates.first().map(|c| (c.owner, c.len));
         let mut stored = nearest.and_then(|(owner, len)| runner.tokens(owner).get(len).copied());
         let mut longest = nearest.map_or(0, |(_, len)| len);
-        let mut report = CacheReport {
-            prompt_tokens: prompt.len(),
-            cached_tokens: 0,
-            source: CacheSource::None,
-            miss: None,
-        };
+        let mut report = CacheReport::nothing(prompt.len(), None);
         let mut window_lost = false;
         let from_disk = self.disk.as_ref().and_then(|disk| disk.find(prompt));
         let from_disk = from_disk.filter(|(len, _)| *len >= longest + MIN_RESTORED_TOKENS);

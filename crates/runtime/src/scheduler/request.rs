@@ -5,6 +5,7 @@ use crate::decode::{GeneratedToken, TokenConstraint};
 use crate::generation::{FinishReason, GenerateOptions, Timings};
 use crate::speculative::{RoundTrace, SpecOptions, SpecStats};
 use crate::{RuntimeError, SamplerOptions};
+use base::named_enum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -101,28 +102,30 @@ pub struct CacheReport {
     pub miss: Option<CacheMiss>,
 }
 
-/// Where reused tokens came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheSource {
-    /// Nothing was reused.
-    None,
-    /// A request that is running.
-    Running,
-    /// A retained prefix in memory.
-    Memory,
-    /// A snapshot on disk.
-    Disk,
+impl CacheReport {
+    /// Nothing of a prompt was reused.
+    pub(super) fn nothing(prompt_tokens: usize, miss: Option<CacheMiss>) -> CacheReport {
+        CacheReport {
+            prompt_tokens,
+            cached_tokens: 0,
+            source: CacheSource::None,
+            miss,
+        }
+    }
 }
 
-impl CacheSource {
-    /// The name in machine-readable output.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheSource::None => "none",
-            CacheSource::Running => "running",
-            CacheSource::Memory => "memory",
-            CacheSource::Disk => "disk",
-        }
+named_enum! {
+    /// Where reused tokens came from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CacheSource {
+        /// Nothing was reused.
+        None = "none",
+        /// A request that is running.
+        Running = "running",
+        /// A retained prefix in memory.
+        Memory = "memory",
+        /// A snapshot on disk.
+        Disk = "disk",
     }
 }
 
@@ -139,34 +142,22 @@ pub struct CacheMiss {
     pub requested: Option<u32>,
 }
 
-/// The reason of a [`CacheMiss`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MissReason {
-    /// No stored prefix begins with the same token.
-    Empty,
-    /// The nearest stored prefix continues with another token.
-    Differs,
-    /// The nearest stored prefix ends there: these tokens are new.
-    New,
-    /// A stored prefix had these tokens, and was removed to make room.
-    Evicted,
-    /// Sliding-window layers have evicted rows that this position needs.
-    WindowEvicted,
-    /// The request asked not to reuse prefixes.
-    Disabled,
-}
-
-impl MissReason {
-    /// The name in machine-readable output.
-    pub fn name(self) -> &'static str {
-        match self {
-            MissReason::Empty => "empty",
-            MissReason::Differs => "differs",
-            MissReason::New => "new",
-            MissReason::Evicted => "evicted",
-            MissReason::WindowEvicted => "window_evicted",
-            MissReason::Disabled => "disabled",
-        }
+named_enum! {
+    /// The reason of a [`CacheMiss`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MissReason {
+        /// No stored prefix begins with the same token.
+        Empty = "empty",
+        /// The nearest stored prefix continues with another token.
+        Differs = "differs",
+        /// The nearest stored prefix ends there: these tokens are new.
+        New = "new",
+        /// A stored prefix had these tokens, and was removed to make room.
+        Evicted = "evicted",
+        /// Sliding-window layers have evicted rows that this position needs.
+        WindowEvicted = "window_evicted",
+        /// The request asked not to reuse prefixes.
+        Disabled = "disabled",
     }
 }
 

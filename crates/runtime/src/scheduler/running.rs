@@ -86,11 +86,9 @@ impl RunningRequest {
         } = self.listener;
         let first = self.listener.first_token.unwrap_or(now);
         let prompt_tokens = self.sequence.computed();
-        let cache = self.listener.report.take().unwrap_or(CacheReport {
-            prompt_tokens: self.sequence.prompt().len(),
-            cached_tokens: 0,
-            source: super::CacheSource::None,
-            miss: None,
+        let cache = self.listener.report.take().unwrap_or_else(|| {
+            let prompt = self.sequence.prompt();
+            CacheReport::nothing(prompt.len(), None)
         });
         self.sequence.finish = Some(finish);
         let (output, rest) = self.sequence.end();

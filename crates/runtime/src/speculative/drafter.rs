@@ -31,7 +31,7 @@ struct DrafterState {
     forwards: usize,
 }
 
-/// What a sequence of a draft computes in one forward.
+/// The rows of one sequence in a forward of the draft.
 pub(super) struct DraftPart<'a, T> {
     pub(super) seq: SeqId,
     pub(super) proposal: &'a Proposal<'a>,

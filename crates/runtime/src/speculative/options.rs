@@ -1,43 +1,21 @@
 //! `SpecOptions`: the caller's choices for speculative decoding.
 
 use crate::{RuntimeError, RuntimeErrorKind};
+use base::named_enum;
 
-/// What proposes candidates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SpecType {
-    /// Earlier occurrences of the last tokens in prompt and answer; needs no second model.
-    Ngram,
-    /// A smaller model with the same vocabulary.
-    Draft,
-    /// An Eagle3 head, which works on features of the target.
-    Eagle3,
-    /// Everything that is there, where it pays: sizes are chosen round by round from measured costs.
-    #[default]
-    Auto,
-}
-
-impl SpecType {
-    /// All types.
-    pub const ALL: [SpecType; 4] = [
-        SpecType::Ngram,
-        SpecType::Draft,
-        SpecType::Eagle3,
-        SpecType::Auto,
-    ];
-
-    /// The name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            SpecType::Ngram => "ngram",
-            SpecType::Draft => "draft",
-            SpecType::Eagle3 => "eagle3",
-            SpecType::Auto => "auto",
-        }
-    }
-
-    /// The type with this name.
-    pub fn from_name(name: &str) -> Option<SpecType> {
-        SpecType::ALL.into_iter().find(|kind| kind.name() == name)
+named_enum! {
+    /// What proposes candidates.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum SpecType {
+        /// Earlier occurrences of the last tokens in prompt and answer; needs no second model.
+        Ngram = "ngram",
+        /// A smaller model with the same vocabulary.
+        Draft = "draft",
+        /// An Eagle3 head, which works on features of the target.
+        Eagle3 = "eagle3",
+        /// Everything that is there, where it pays: sizes are chosen round by round from measured costs.
+        #[default]
+        Auto = "auto",
     }
 }
 

@@ -1,6 +1,6 @@
-//! `Proposal`: what a tree of candidates is proposed from.
+//! `Proposal`: a request for a tree of candidates.
 
-/// What a tree of candidates is proposed from.
+/// A request for a tree of candidates: the tokens before it and its limits.
 pub(crate) struct Proposal<'a> {
     /// All tokens of the sequence; the last one is the root of the tree.
     pub(crate) history: &'a [u32],
@@ -13,7 +13,7 @@ pub(crate) struct Proposal<'a> {
     /// A level whose most likely node is less likely than this is not worth computing.
     pub(crate) min_likelihood: f32,
     /// The target's features of the tokens that it computed since the last proposal.
-    pub(crate) features: Option<FeatureRows<'a>>,
+    pub(crate) features: Option<&'a FeatureRows>,
 }
 
 impl Proposal<'_> {
@@ -23,13 +23,41 @@ impl Proposal<'_> {
     }
 }
 
-/// Features of consecutive tokens of a sequence.
-#[derive(Clone, Copy)]
-pub(crate) struct FeatureRows<'a> {
-    /// The position of the first token.
+/// Features of the last tokens of a sequence.
+#[derive(Clone, Default)]
+pub(crate) struct FeatureRows {
+    /// The position of the first row.
     pub(crate) first: usize,
-    /// Numbers per token.
     pub(crate) width: usize,
-    /// The features of all of them.
-    pub(crate) rows: &'a [f32],
+    pub(crate) rows: Vec<f32>,
+}
+
+impl FeatureRows {
+    /// Appends the features of the token at `position`. Begins again there if it does not follow the last one.
+    pub(crate) fn push(&mut self, position: usize, features: &[f32]) {
+        let next = self.first + self.rows.len() / self.width.max(1);
+        if self.rows.is_empty() || next != position {
+            self.rows.clear();
+            self.first = position;
+        }
+        self.width = features.len();
+        self.rows.extend_from_slice(features);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+    }
+
+    /// Forgets the features of tokens from position `len` on.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        let kept = len.saturating_sub(self.first) * self.width;
+        self.rows.truncate(kept);
+    }
+
+    /// Forgets the features of tokens before `position`.
+    pub(crate) fn drop_before(&mut self, position: usize) {
+        let gone = position.saturating_sub(self.first) * self.width;
+        self.rows.drain(..gone.min(self.rows.len()));
+        self.first = self.first.max(position);
+    }
 }

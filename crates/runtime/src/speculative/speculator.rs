@@ -43,7 +43,7 @@ pub struct Speculator {
     stats: SpecStats,
 }
 
-/// What guesses the next tokens.
+/// A source of candidates.
 enum Proposer {
     Ngram(NgramProposer),
     Draft(DraftSequence),
@@ -62,7 +62,7 @@ impl Proposer {
     }
 }
 
-/// What the tree of a sequence is proposed from.
+/// The state of a sequence at the beginning of a round of speculation.
 pub(crate) struct RoundInput<'a> {
     /// All tokens of the sequence; the last one is the root of the tree.
     pub(crate) history: &'a [u32],
@@ -71,7 +71,7 @@ pub(crate) struct RoundInput<'a> {
     /// The rows of other sequences in the forward.
     pub(crate) others: usize,
     /// The target's features of the tokens that it computed since the last proposal.
-    pub(crate) features: Option<FeatureRows<'a>>,
+    pub(crate) features: Option<&'a FeatureRows>,
 }
 
 /// Proposes a tree for each sequence. Sequences that ask the same draft share its forwards: one for each level.

@@ -21,6 +21,12 @@ const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
+/// GPT-4o: as Llama 3, but a change from small to large letters begins a word, and contractions end one.
+const GPT4O: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+);
 /// The cased letters of the older Unicode version that DeepSeek LLM was trained with.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\u{295}-\u{2AF}",
@@ -71,12 +77,15 @@ impl PreTokenizer {
     pub(crate) fn new(name: &str) -> Result<Self, TextError> {
         use GapRule::{SplitLastSpace, Whole};
         let stages: &[(&str, GapRule)] = match name {
-            "gpt-2" | "mpt" | "olmo" | "phi-2" => &[(GPT2, SplitLastSpace)],
-            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
+            "gpt-2" | "mpt" | "olmo" | "phi-2" | "exaone4" => &[(GPT2, SplitLastSpace)],
+            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" => {
                 &[(r"\p{N}", Whole), (GPT2, SplitLastSpace)]
             }
-            "llama-bpe" | "llama3" | "llama-v3" => &[(LLAMA3, SplitLastSpace)],
-            "qwen2" | "deepseek-r1-qwen" => &[(QWEN2, SplitLastSpace)],
+            "llama-bpe" | "llama3" | "llama-v3" | "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" => {
+                &[(LLAMA3, SplitLastSpace)]
+            }
+            "gpt-4o" => &[(GPT4O, SplitLastSpace)],
+            "qwen2" | "deepseek-r1-qwen" | "stablelm2" => &[(QWEN2, SplitLastSpace)],
             "deepseek-llm" => &[
                 (r"[\r\n]", Whole),
                 (DEEPSEEK_LETTERS, Whole),
@@ -111,7 +120,7 @@ impl PreTokenizer {
         let llama = matches!(name, "llama-bpe" | "llama3" | "llama-v3");
         Ok(Self {
             stages: stages.iter().map(compile).collect(),
-            ignore_merges: llama,
+            ignore_merges: llama || name == "glm4",
             adds_bos: llama,
         })
     }
@@ -192,8 +201,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 12] = [
         "gpt-2",
+        "gpt-4o",
         "smollm",
         "llama-bpe",
         "qwen2",

@@ -33,6 +33,7 @@ TEXTS = [
     "ǅ µ ª º ՙ ა ᲀ",
     "x\u0000\u0001y",
     " \n",
+    "HTTPServer's getURLs ÉTATs'LL l'Été",
     "",
 ]
 
@@ -47,6 +48,12 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LARGE, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{LARGE}*{SMALL}+{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{LARGE}+{SMALL}*{CONTRACTION}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 IDEOGRAPHS = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 DEFINITIONS = {
     "gpt-2": [words],
@@ -55,6 +62,7 @@ DEFINITIONS = {
     "refact": [pre.Digits(True), words],
     "mpt": [words],
     "llama-bpe": [split(LLAMA3), spelling],
+    "gpt-4o": [split(GPT4O), spelling],
     "qwen2": [split(LLAMA3.replace("{1,3}", "")), spelling],
     "deepseek-coder": [
         split(r"[\r\n]"),

@@ -1,7 +1,8 @@
 //! What was measured, as a Markdown document and as JSON.
 
-use super::measure::{Record, Row, Table};
-use super::section::{Comparison, WANTED_READ_SHARE};
+use super::measure::{Record, Table};
+use super::row::Row;
+use super::section::{Comparison, WANTED_READ_SHARE, Wanted};
 use crate::peers::turns::{median, range};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -11,9 +12,9 @@ impl Record {
     pub(super) fn markdown(&self) -> String {
         let mut out = format!(
             "# kvark and its peers on one CPU\n\n\
-             Made by `cargo xtask bench-peers`: both sides turn by turn, {}. Figures are medians of the rounds, a ratio is the\n\
-             median of the rounds' own ratios, and above 1 kvark is faster. [README.md](README.md) says how, \
-             [accuracy.md](accuracy.md) how exact.\n\n",
+             Made by `cargo xtask bench-peers`: all sides turn by turn, {}. Figures are medians of the rounds in tokens/s. A ratio\n\
+             is that to the best peer of the row, which it names: the median of the rounds' own ratios, and above 1 kvark is\n\
+             faster. [README.md](README.md) says how, [accuracy.md](accuracy.md) how exact.\n\n",
             count(self.rounds as usize, "round")
         );
         for line in self.circumstances() {
@@ -38,13 +39,16 @@ impl Record {
             format!("CPU: {}, {cores} cores", self.cpu),
             self.kvark_version.clone(),
         ];
+        if let Some(precision) = &self.precision {
+            lines.push(format!("kvark's precision: {precision}"));
+        }
         // The tiers that a build of a peer was compared with.
         let mut builds: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
         for table in &self.tables {
             for peer in &table.peers {
-                let (name, version) = (table.peer.name(), &peer.version);
-                let build = (name, format!("{version}, built for {}", peer.build));
-                let tiers = builds.entry(build).or_default();
+                let name = peer.configuration.kind.name();
+                let build = format!("{}, built for {}", peer.version, peer.build);
+                let tiers = builds.entry((name, build)).or_default();
                 if !tiers.contains(&&table.isa[..]) {
                     tiers.push(&table.isa);
                 }
@@ -64,7 +68,10 @@ impl Record {
     fn restless(&self) -> f64 {
         let peers = || self.tables.iter().flat_map(|table| &table.peers);
         let waited: f64 = peers().map(|peer| peer.waited).sum();
-        peers().map(|peer| peer.busy).sum::<f64>() / waited
+        match waited > 0.0 {
+            true => peers().map(|peer| peer.busy).sum::<f64>() / waited,
+            false => 0.0,
+        }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -74,6 +81,7 @@ impl Record {
             "rounds": self.rounds,
             "cpu": self.cpu,
             "kvark_version": self.kvark_version,
+            "precision": self.precision,
             "restless": self.restless(),
         })
     }
@@ -81,19 +89,24 @@ impl Record {
 
 impl Table {
     fn write(&self, out: &mut String) {
-        let weights = self.peers.first().map_or("", |peer| &peer.weights);
+        // The first that knows: llama-bench says it with its measurements.
+        let weights = self.peers.iter().map(|peer| &peer.weights[..]);
+        let weights = weights.clone().find(|weights| !weights.is_empty());
+        let columns = self.columns();
         let _ = write!(
             out,
-            "\n## {}: {} ({weights}), {} kernels\n\n\
-             | test | threads | kvark (tokens/s) | {} (tokens/s) | ratio | target | ratio, least to most | of the read bandwidth |\n\
-             |---|--:|--:|--:|--:|--:|--:|--:|\n",
+            "\n## {}: {} ({}), {} kernels\n\n\
+             | test | threads | kvark | {} | best peer | ratio | target | ratio, least to most | of the read bandwidth |\n\
+             |---|--:|--:|{}---|--:|--:|--:|--:|\n",
             self.title,
             self.file,
+            weights.unwrap_or("unknown storage"),
             self.isa,
-            self.peer.name()
+            columns.join(" | "),
+            "--:|".repeat(columns.len()),
         );
         for row in &self.rows {
-            row.write(out);
+            row.write(out, &columns);
         }
         let mut reads: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
         for row in &self.rows {
@@ -119,15 +132,32 @@ impl Table {
         }
     }
 
+    /// The names of the peers' configurations.
+    fn columns(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for peer in &self.peers {
+            let name = peer.configuration.name();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
     fn json(&self) -> Value {
-        let peers = self.peers.iter().map(
-            |peer| json!({ "version": peer.version, "build": peer.build, "weights": peer.weights }),
-        );
+        let peers = self.peers.iter().map(|peer| {
+            json!({
+                "name": peer.configuration.name(),
+                "cache_type": peer.cache,
+                "version": peer.version,
+                "build": peer.build,
+                "weights": peer.weights,
+            })
+        });
         json!({
             "title": self.title,
             "file": self.file,
             "isa": self.isa,
-            "peer": self.peer.name(),
             "peers": peers.collect::<Vec<_>>(),
             "results": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
         })
@@ -135,60 +165,95 @@ impl Table {
 }
 
 impl Row {
-    fn write(&self, out: &mut String) {
-        let ratios = self.ratios();
-        let (least, most) = range(&ratios);
-        let (sign, [ours, theirs]) = match self.test.comparison {
+    fn write(&self, out: &mut String, columns: &[String]) {
+        let speed = |name: &String| {
+            let turns = self.others.iter().find(|turns| turns.name == *name);
+            let median = turns.and_then(|turns| turns.median());
+            median.map_or("–".to_owned(), |rate| format!("{rate:.1}"))
+        };
+        let (ours, theirs) = match self.test.comparison {
             Comparison::Speed(_) => (
-                "≥",
-                [self.tokens_per_second(), median(&self.other)].map(|rate| format!("{rate:.1}")),
+                format!("{:.1}", self.tokens_per_second()),
+                columns.iter().map(speed).collect::<Vec<_>>(),
             ),
             Comparison::Rows { rows, .. } => {
-                let [many, single] = [
-                    rows as f64 / self.tokens_per_second(),
-                    1.0 / median(&self.other),
-                ];
+                let many = rows as f64 / self.tokens_per_second();
+                let single = 1.0 / self.other_median();
                 let both = format!("{:.2} and {:.2} ms a step", many * 1e3, single * 1e3);
-                ("≤", [both, String::new()])
+                (both, vec![String::new(); columns.len()])
             }
         };
-        let missed = |met| if met { "" } else { " (missed)" };
-        let wanted = self.test.wanted.map_or(String::new(), |ratio| {
-            format!("{sign} {ratio}{}", missed(self.is_met()))
-        });
+        let best = match self.test.comparison {
+            Comparison::Speed(_) => self.best(None).map_or("none", |best| &best.name),
+            Comparison::Rows { .. } => "",
+        };
+        let ratios = self.ratios(None);
+        let [ratio, range] = match ratios.is_empty() {
+            true => [String::new(), String::new()],
+            false => {
+                let (least, most) = range(&ratios);
+                let ratio = format!("{:.2}", median(&ratios));
+                [ratio, format!("{least:.2} to {most:.2}")]
+            }
+        };
+        let wanted = self.test.wanted.iter().map(|wanted| self.target(*wanted));
+        let wanted = wanted.collect::<Vec<_>>().join(", ");
         let reading = match self.test.decodes() {
             true => {
                 let share = self.read_share();
-                let enough = self.test.wanted.is_none() || share >= WANTED_READ_SHARE;
+                let enough = self.test.wanted.is_empty() || share >= WANTED_READ_SHARE;
                 format!("{:.0} %{}", share * 100.0, missed(enough))
             }
             false => String::new(),
         };
+        let cells = [vec![ours], theirs].concat().join(" | ");
         let _ = writeln!(
             out,
-            "| {} | {} | {ours} | {theirs} | {:.2} | {wanted} | {least:.2} to {most:.2} | {reading} |",
+            "| {} | {} | {cells} | {best} | {ratio} | {wanted} | {range} | {reading} |",
             self.test.name(),
             self.test.threads(),
-            median(&ratios),
         );
+    }
+
+    /// A target and whether it is missed; one to a certain peer has the ratio to that peer.
+    fn target(&self, wanted: Wanted) -> String {
+        let sign = match self.test.comparison {
+            Comparison::Speed(_) => "≥",
+            Comparison::Rows { .. } => "≤",
+        };
+        let Wanted { ratio, peer } = wanted;
+        let met = missed(self.meets(wanted) != Some(false));
+        let Some(kind) = peer else {
+            return format!("{sign} {ratio}{met}");
+        };
+        match self.ratios(peer) {
+            ratios if ratios.is_empty() => format!("{sign} {ratio} × {}: –", kind.name()),
+            ratios => {
+                let found = median(&ratios);
+                format!("{sign} {ratio} × {}: {found:.2}{met}", kind.name())
+            }
+        }
     }
 
     fn tokens_per_second(&self) -> f64 {
         self.median(|speed| speed.tokens_per_second)
     }
 
-    fn is_met(&self) -> bool {
-        self.test.is_met_by(median(&self.ratios()))
+    /// The median of the best peer, or of the single row; not a number if there is none.
+    fn other_median(&self) -> f64 {
+        let best = self.best(None).and_then(|best| best.median());
+        best.unwrap_or(f64::NAN)
     }
 
     /// What the wanted speed of decode would read.
     fn need(&self) -> Option<String> {
-        let wanted = self.test.wanted.filter(|_| self.test.decodes())?;
-        let rate = wanted * median(&self.other);
+        let mut wanted = self.test.wanted.iter().filter(|_| self.test.decodes());
+        let wanted = wanted.find(|wanted| wanted.peer.is_none())?.ratio;
+        let rate = wanted * self.other_median();
         let bytes = self.median(|speed| speed.step_bytes);
         let probe = self.median(|speed| speed.read_bytes_per_second);
         Some(format!(
-            "{}: {wanted} times the peer are {rate:.0} tokens/s of {:.1} MB each, {:.1} GB/s: {:.0} % of what the probe reads",
+            "{}: {wanted} times the best peer are {rate:.0} tokens/s of {:.1} MB each, {:.1} GB/s: {:.0} % of what the probe reads",
             self.test.name(),
             bytes / 1e6,
             rate * bytes / 1e9,
@@ -198,25 +263,36 @@ impl Row {
 
     fn json(&self) -> Value {
         let ours: Vec<f64> = self.kvark.iter().map(|s| s.tokens_per_second).collect();
-        let other = match self.test.comparison {
-            Comparison::Speed(_) => "other",
-            Comparison::Rows { .. } => "one_row",
-        };
+        let others = self.others.iter().map(|turns| {
+            json!({ "name": turns.name, "tokens_per_second": turns.speeds, "median": turns.median() })
+        });
+        let ratios = self.ratios(None);
+        let wanted = self.test.wanted.iter().map(|wanted| {
+            json!({
+                "ratio": wanted.ratio,
+                "peer": wanted.peer.map(|peer| peer.name()),
+                "met": self.meets(*wanted),
+            })
+        });
         json!({
             "test": self.test.name(),
             "threads": self.test.threads(),
             "cache_type": self.test.cache,
             "kvark": ours,
-            other: self.other,
+            "others": others.collect::<Vec<_>>(),
             "kvark_median": self.tokens_per_second(),
-            "other_median": median(&self.other),
-            "ratio": median(&self.ratios()),
-            "wanted": self.test.wanted,
+            "best": self.best(None).map(|best| &best.name),
+            "ratio": (!ratios.is_empty()).then(|| median(&ratios)),
+            "wanted": wanted.collect::<Vec<_>>(),
             "met": self.is_met(),
             "read_bytes_per_second": self.median(|s| s.read_bytes_per_second),
             "read_share": self.test.decodes().then(|| self.read_share()),
         })
     }
+}
+
+fn missed(met: bool) -> &'static str {
+    if met { "" } else { " (missed)" }
 }
 
 fn count(n: usize, thing: &str) -> String {
@@ -227,79 +303,4 @@ fn count(n: usize, thing: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::peer::{About, PeerKind};
-    use super::super::section::{Test, record};
-    use super::*;
-    use crate::peers::turns::Speed;
-
-    fn row(test: Test, kvark: f64, other: f64) -> Row {
-        let speed = Speed {
-            tokens_per_second: kvark,
-            step_bytes: 100e6,
-            read_bytes_per_second: 20e9,
-        };
-        Row {
-            test,
-            kvark: vec![speed],
-            other: vec![other],
-        }
-    }
-
-    /// The second section of the record: a prompt, a text, rows.
-    fn document(figures: [(f64, f64); 3]) -> String {
-        let section = record().swap_remove(1);
-        let rows = section.tests.into_iter().zip(figures);
-        let table = Table {
-            title: section.title,
-            file: "model.gguf".to_owned(),
-            isa: "amx".to_owned(),
-            rows: rows.map(|(test, (a, b))| row(test, a, b)).collect(),
-            peer: PeerKind::Llama,
-            peers: vec![About {
-                version: "llama-cpp-python 1".to_owned(),
-                build: "AVX2".to_owned(),
-                weights: "Q4_1".to_owned(),
-                waited: 10.0,
-                busy: 1.0,
-            }],
-        };
-        let record = Record {
-            tables: vec![table],
-            left_out: vec![("Other files", "no file".to_owned())],
-            rounds: 1,
-            cpu: "a CPU".to_owned(),
-            kvark_version: "kvark 1".to_owned(),
-        };
-        record.markdown()
-    }
-
-    #[test]
-    fn lost_rows_are_marked_and_say_what_they_would_need() {
-        let text = document([(600.0, 200.0), (100.0, 50.0), (800.0, 200.0)]);
-        for line in [
-            "## AVX-512 with VNNI, no tiles: model.gguf (Q4_1), amx kernels",
-            "| pp512 | 2 | 600.0 | 200.0 | 3.00 | ≥ 4 (missed) | 3.00 to 3.00 |  |",
-            "| tg64 | 2 | 100.0 | 50.0 | 2.00 | ≥ 2.5 (missed) | 2.00 to 2.00 | 50 % (missed) |",
-            "| 8 rows against 1 | 2 | 10.00 and 5.00 ms a step |  | 2.00 | ≤ 1.9 (missed) | 2.00 to 2.00 |  |",
-            "- the probe reads 20.0 GB/s on 2 threads, 20.0 to 20.0",
-            "- tg64: 2.5 times the peer are 125 tokens/s of 100.0 MB each, 12.5 GB/s: 62 % of what the probe reads",
-            "- llama.cpp beside amx: llama-cpp-python 1, built for AVX2",
-            "- Other files: no file",
-        ] {
-            assert!(
-                text.lines().any(|found| found == line),
-                "{line}\nis not in\n{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn won_rows_are_not_marked() {
-        let text = document([(2000.0, 200.0), (180.0, 60.0), (1200.0, 200.0)]);
-        assert!(
-            !text.contains("missed") && !text.contains("times the peer"),
-            "{text}"
-        );
-    }
-}
+mod tests;

@@ -1,11 +1,13 @@
-//! Measuring: both sides of every test, round by round.
+//! Measuring: all sides of every test, round by round.
 
-use super::peer::{About, Peer, PeerKind};
+use super::peer::{About, Peer, PeerKind, Setting};
+use super::row::{Row, Turns};
 use super::section::{Comparison, Files, Section, Test};
-use crate::peers::turns::{Kvark, Speed, median};
+use crate::peers::turns::{Case, Kvark, Speed};
 use crate::peers::venv::Build;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Steps of a few rows take milliseconds.
 const ROW_REPETITIONS: &str = "40";
@@ -22,6 +24,7 @@ impl Models {
             Files::Main => std::slice::from_ref(&self.main),
             Files::Also => &self.also,
             Files::Large => self.also.get(..1).unwrap_or_default(),
+            Files::Others => self.also.get(1..).unwrap_or_default(),
         }
     }
 }
@@ -29,11 +32,13 @@ impl Models {
 /// All results and the machine they were measured on.
 pub(super) struct Record {
     pub(super) tables: Vec<Table>,
-    /// Skipped sections: title and reason.
-    pub(super) left_out: Vec<(&'static str, String)>,
+    /// What was left out, and why: a section, a peer in a section, a peer in a row, a row.
+    pub(super) left_out: Vec<(String, String)>,
     pub(super) rounds: u32,
     pub(super) cpu: String,
     pub(super) kvark_version: String,
+    /// The precision that kvark was asked for.
+    pub(super) precision: Option<String>,
 }
 
 /// A section as measured on one file.
@@ -43,55 +48,15 @@ pub(super) struct Table {
     /// The tier of kvark's kernels.
     pub(super) isa: String,
     pub(super) rows: Vec<Row>,
-    pub(super) peer: PeerKind,
-    /// The peer's processes, one for every storage of keys and values.
+    /// The peers' configurations, each once for every storage of keys and values.
     pub(super) peers: Vec<About>,
 }
 
-/// What was measured of a test, round by round.
-pub(super) struct Row {
-    pub(super) test: Test,
-    pub(super) kvark: Vec<Speed>,
-    /// Tokens per second of the peer, or of kvark's single row where rows are compared.
-    pub(super) other: Vec<f64>,
-}
-
-impl Row {
-    pub(super) fn ratios(&self) -> Vec<f64> {
-        let pairs = self.kvark.iter().zip(&self.other);
-        pairs
-            .map(|(kvark, other)| match self.test.comparison {
-                Comparison::Speed(_) => kvark.tokens_per_second / other,
-                // Of times.
-                Comparison::Rows { rows, .. } => rows as f64 * other / kvark.tokens_per_second,
-            })
-            .collect()
-    }
-
-    pub(super) fn median(&self, of: impl Fn(&Speed) -> f64) -> f64 {
-        median(&self.kvark.iter().map(of).collect::<Vec<_>>())
-    }
-
-    /// The share of the probe's bandwidth at which kvark reads.
-    pub(super) fn read_share(&self) -> f64 {
-        self.median(|s| s.step_bytes * s.tokens_per_second / s.read_bytes_per_second)
-    }
-
-    fn show_last(&self, peer: PeerKind) -> String {
-        let (Some(kvark), Some(other)) = (self.kvark.last(), self.other.last()) else {
-            return String::new();
-        };
-        let name = match self.test.comparison {
-            Comparison::Speed(_) => peer.name(),
-            Comparison::Rows { .. } => "one row",
-        };
-        format!(
-            "{:<16} {} threads: kvark {:.1}, {name} {other:.1} tokens/s",
-            self.test.name(),
-            self.test.threads(),
-            kvark.tokens_per_second
-        )
-    }
+/// The other sides of a comparison.
+pub(super) struct Peers {
+    pub(super) kinds: Vec<PeerKind>,
+    /// The longest time of a measurement of a peer.
+    pub(super) patience: Duration,
 }
 
 /// Measures every section that can run here.
@@ -100,18 +65,21 @@ pub(super) fn run(
     models: &Models,
     mut kvark: Kvark,
     rounds: u32,
+    peers: &Peers,
 ) -> Result<Record> {
     let mut left_out = Vec::new();
     let mut todo = Vec::new();
     for section in sections {
         kvark.tier.clone_from(&section.tier);
         if models.of(&section).is_empty() {
-            left_out.push((section.title, "no file was given with --also".to_owned()));
+            left_out.push((section.title.to_owned(), "no file was given".to_owned()));
         } else if let Some(reason) = refusal(&mut kvark, &models.main)? {
-            left_out.push((section.title, reason));
+            left_out.push((section.title.to_owned(), reason));
         } else {
             // Environments that take minutes to build are prepared before the first measurement.
-            section.peer.prepare(section.build())?;
+            for kind in &peers.kinds {
+                kind.prepare(Build::of(section.tier.as_deref()))?;
+            }
             todo.push(section);
         }
     }
@@ -120,9 +88,10 @@ pub(super) fn run(
         kvark.tier.clone_from(&section.tier);
         for file in models.of(section) {
             eprintln!("{}, {}", section.title, file.display());
-            match section.peers(file)? {
-                Ok(peers) => tables.push(section.measure(file, peers, &mut kvark, rounds)?),
-                Err(reason) => left_out.push((section.title, reason)),
+            let started = section.start(file, peers, &mut left_out)?;
+            let table = section.measure(file, started, &mut kvark, rounds, &mut left_out)?;
+            if !table.rows.is_empty() {
+                tables.push(table);
             }
         }
     }
@@ -136,6 +105,7 @@ pub(super) fn run(
         rounds,
         cpu: kvark.cpu,
         kvark_version: kvark.version,
+        precision: kvark.precision,
     })
 }
 
@@ -152,46 +122,66 @@ fn refusal(kvark: &mut Kvark, model: &Path) -> Result<Option<String>> {
 }
 
 impl Section {
+    /// Measures the tests on a file. A peer that fails is left out of that row, and a row that kvark cannot run is left out.
     fn measure(
         &self,
         file: &Path,
         mut peers: Vec<Peer>,
         kvark: &mut Kvark,
         rounds: u32,
+        left_out: &mut Vec<(String, String)>,
     ) -> Result<Table> {
-        let start = |test: &Test| Row {
+        let row = |test: &Test| Row {
             test: test.clone(),
             kvark: Vec::new(),
-            other: Vec::new(),
+            others: match test.comparison {
+                Comparison::Rows { .. } => vec![Turns::of_kvark()],
+                Comparison::Speed(_) => {
+                    let with_cache = |i: &usize| peers[*i].about.cache == test.cache;
+                    let own = (0..peers.len()).filter(with_cache);
+                    own.map(|i| Turns::of_peer(i, &peers[i].about)).collect()
+                }
+            },
         };
-        let mut rows: Vec<Row> = self.tests.iter().map(start).collect();
+        let mut rows: Vec<Row> = self.tests.iter().map(row).collect();
+        let title = self.title_of(file);
         for round in 0..rounds {
-            for row in &mut rows {
+            let mut failed = Vec::new();
+            for (i, row) in rows.iter_mut().enumerate() {
+                let name = format!("{title}, {}", row.test.name());
                 match row.test.comparison {
                     Comparison::Speed(case) => {
-                        let cache = &row.test.cache[..];
-                        let own = ["--cache-type-k", cache, "--cache-type-v", cache];
-                        let peer = peers.iter_mut().find(|peer| peer.cache == cache);
-                        let peer = peer.expect("every storage has a peer");
-                        for turn in 0..2 {
-                            if (round + turn) % 2 == 0 {
-                                row.kvark.push(kvark.measure(file, case, &own)?);
-                            } else {
-                                row.other.push(peer.measure(case)?);
+                        let sides = row.others.len() + 1;
+                        for turn in 0..sides {
+                            // Who goes first changes with the round.
+                            let side = (turn + round as usize) % sides;
+                            let Some(peer) = side.checked_sub(1) else {
+                                match kvark.speed(file, case, &row.test.cache) {
+                                    Ok(speed) => row.kvark.push(speed),
+                                    Err(error) => {
+                                        left_out.push((name.clone(), reason(&error, "kvark")));
+                                        failed.push(i);
+                                        break;
+                                    }
+                                }
+                                continue;
+                            };
+                            let turns = &mut row.others[peer];
+                            if let Err(error) = turns.take(&mut peers, case) {
+                                left_out.push((name.clone(), reason(&error, &turns.name)));
                             }
                         }
                     }
                     Comparison::Rows { rows, threads } => {
                         let (many, single) = kvark.rows(file, rows, threads, round)?;
                         row.kvark.push(many);
-                        row.other.push(single.tokens_per_second);
+                        row.others[0].speeds.push(single.tokens_per_second);
                     }
                 }
-                eprintln!(
-                    "round {} of {rounds}: {}",
-                    round + 1,
-                    row.show_last(self.peer)
-                );
+                eprintln!("round {} of {rounds}: {}", round + 1, row.show_last());
+            }
+            for i in failed.into_iter().rev() {
+                rows.remove(i);
             }
         }
         let name = file.file_name().unwrap_or_default();
@@ -200,37 +190,73 @@ impl Section {
             file: name.to_string_lossy().into_owned(),
             isa: kvark.isa.clone(),
             rows,
-            peer: self.peer,
             peers: peers.into_iter().map(|peer| peer.about).collect(),
         })
     }
 
-    /// A peer for every storage of keys and values, with a context that holds its longest test; or why there is none.
-    fn peers(&self, file: &Path) -> Result<Result<Vec<Peer>, String>> {
-        let mut needs: Vec<(&str, usize)> = Vec::new();
+    fn title_of(&self, file: &Path) -> String {
+        let name = file.file_name().unwrap_or_default();
+        format!("{}, {}", self.title, name.to_string_lossy())
+    }
+
+    /// The peers that can load the file: every configuration, once for every storage of keys and values, with a context that
+    /// holds the longest test.
+    fn start(
+        &self,
+        file: &Path,
+        peers: &Peers,
+        left_out: &mut Vec<(String, String)>,
+    ) -> Result<Vec<Peer>> {
+        let mut needs: Vec<(&str, usize, usize)> = Vec::new();
         for test in &self.tests {
             let Comparison::Speed(case) = test.comparison else {
                 continue;
             };
             let length = case.n + case.depth;
-            match needs.iter_mut().find(|(cache, _)| *cache == test.cache) {
-                Some((_, longest)) => *longest = length.max(*longest),
-                None => needs.push((&test.cache, length)),
+            match needs.iter_mut().find(|(cache, ..)| *cache == test.cache) {
+                Some((_, longest, _)) => *longest = length.max(*longest),
+                None => needs.push((&test.cache, length, case.threads)),
             }
         }
-        needs
-            .into_iter()
-            .map(|(cache, longest)| Peer::start(self.peer, file, longest, cache, self.build()))
-            .collect()
-    }
-
-    /// The llama.cpp in the peer's environment.
-    fn build(&self) -> Build {
-        Build::of(self.tier.as_deref())
+        let mut started = Vec::new();
+        for (cache, context, threads) in needs {
+            let configurations = peers.kinds.iter().flat_map(|kind| kind.configurations());
+            for configuration in configurations {
+                let setting = Setting {
+                    model: file.to_owned(),
+                    context,
+                    cache: cache.to_owned(),
+                    threads,
+                    tier: self.tier.clone(),
+                    patience: peers.patience,
+                };
+                match Peer::start(configuration, setting)? {
+                    Ok(peer) => started.push(peer),
+                    Err(reason) => {
+                        let reason = format!("{}, KV in {cache}: {reason}", configuration.name());
+                        left_out.push((self.title_of(file), reason));
+                    }
+                }
+            }
+        }
+        Ok(started)
     }
 }
 
+/// Who could not run a test, and the last line of why.
+fn reason(error: &anyhow::Error, side: &str) -> String {
+    let text = format!("{error:#}");
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    format!("{side}: {}", last.unwrap_or_default().trim())
+}
+
 impl Kvark {
+    /// The speed of a test with keys and values in a type.
+    fn speed(&mut self, model: &Path, case: Case, cache: &str) -> Result<Speed> {
+        let own = ["--cache-type-k", cache, "--cache-type-v", cache];
+        self.measure(model, case, &own)
+    }
+
     /// A step of many rows and one of a single row, from one process; which comes first changes with the round.
     fn rows(
         &mut self,

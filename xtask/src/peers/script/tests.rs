@@ -2,8 +2,9 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
-const SCRIPTS: [&Script; 10] = [
-    &LLAMA_BENCH,
+const SCRIPTS: [&Script; 11] = [
+    &IK_BENCH,
+    &MISTRALRS_BENCH,
     &CONVERT,
     &OPENVINO_BENCH,
     &LLAMA_LOOKUP,
@@ -16,7 +17,7 @@ const SCRIPTS: [&Script; 10] = [
 ];
 
 /// Modules that Python brings.
-const STANDARD: [&str; 27] = [
+const STANDARD: [&str; 28] = [
     "__future__",
     "abc",
     "argparse",
@@ -25,6 +26,7 @@ const STANDARD: [&str; 27] = [
     "contextlib",
     "ctypes",
     "dataclasses",
+    "importlib",
     "inspect",
     "json",
     "logging",
@@ -57,7 +59,11 @@ const LAZY: [(&str, &[&str]); 2] = [
 ];
 
 /// Distributions whose module has another name, besides `_` for `-`.
-const MODULES: [(&str, &str); 2] = [("llama-cpp-python", "llama_cpp"), ("mobius-onnx", "mobius")];
+const MODULES: [(&str, &str); 3] = [
+    ("ik-llama-cpp-python", "ik_llama_cpp"),
+    ("llama-cpp-python", "llama_cpp"),
+    ("mobius-onnx", "mobius"),
+];
 
 /// Folders that the scripts import modules of the tree from, besides their own.
 const FOLDERS: [&str; 2] = ["python", "crates/kvark/tests/onnx"];

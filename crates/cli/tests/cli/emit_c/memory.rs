@@ -107,5 +107,5 @@ fn the_sources_of_the_default_model_are_short() {
     };
     let texts = entries.filter(is_source).map(std::fs::read_to_string);
     let lines: usize = texts.map(|text| text.unwrap().lines().count()).sum();
-    assert!(lines <= 3000, "{lines} lines");
+    assert!(lines <= 3100, "{lines} lines");
 }

@@ -26,7 +26,7 @@ use crate::simd::{Kernel, LANES, Simd};
 use decoded_block::DecodedBlock;
 use key_blocks::{KeyBlockPass, KeyBlockPasses};
 use kv::{AttentionSpans, QueryView};
-use kv_splits::{KV_SPLIT, SoftmaxState, SplitResults, merge};
+use kv_splits::{KV_SPLIT, Sinks, SoftmaxState, SplitResults, merge};
 use partition::{AttentionPartition, Schedule, TileRange};
 use segments::BlockKeys;
 use softmax::BlockSoftmax;
@@ -60,7 +60,8 @@ impl CachedAttention {
     /// Computes the attention of all queries.
     ///
     /// # Safety
-    /// `q` must hold `queries · heads · key_dim` elements and `out` `queries · heads · value_dim`, without overlap.
+    /// `q` must hold `queries · heads · key_dim` elements and `out` `queries · heads · value_dim`, without overlap, and `sinks` one for
+    /// each head if it is not null.
     /// Every visible cell must exist in layer `id` of `kv`.
     pub(crate) unsafe fn run(
         &self,
@@ -68,8 +69,13 @@ impl CachedAttention {
         visible: &AttentionSpans,
         (kv, id): (&CpuKv, usize),
         q: *const f32,
+        sinks: *const f32,
         out: *mut f32,
     ) {
+        let sinks = Sinks {
+            at: SendPtr(sinks.cast_mut()),
+            heads: self.heads,
+        };
         let queries = attending(visible);
         let padding = visible.queries().len() - queries.len();
         if padding > 0 {
@@ -87,6 +93,7 @@ impl CachedAttention {
             heads: range.heads,
             kv: kv.head(id, range.kv_head),
             q,
+            sinks,
             out,
         };
         let whole = |task: usize, thread: usize| {
@@ -114,7 +121,11 @@ impl CachedAttention {
                     let split_output = Some((results, kv_split));
                     run_tile(ctx, thread, query_tile(range), kv_splits, split_output);
                 });
-                ctx.isa.run(kv_splits::MergeSplits { results, out });
+                ctx.isa.run(kv_splits::MergeSplits {
+                    results,
+                    sinks,
+                    out,
+                });
             }
         }
     }
@@ -136,6 +147,7 @@ struct QueryTile<'a> {
     heads: usize,
     kv: HeadKv<'a>,
     q: SendPtr<f32>,
+    sinks: Sinks,
     out: SendPtr<f32>,
 }
 
@@ -336,8 +348,11 @@ impl AttentionKernel<'_> {
         }
         if split_output.is_none() {
             for (row, state) in all.iter().enumerate().take(rows) {
-                // SAFETY: a row of the output.
-                unsafe { kv_splits::finish(s, dim, *state, query_tile.out_row(row)) };
+                // SAFETY: a row of the output, and its head.
+                unsafe {
+                    let state = query_tile.sinks.add(*state, query_tile.output_row(row));
+                    kv_splits::finish(s, dim, state, query_tile.out_row(row));
+                }
             }
         }
     }

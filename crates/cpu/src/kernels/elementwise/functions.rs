@@ -12,7 +12,7 @@ pub(crate) trait VectorFunction: Copy {
 macro_rules! maps {
     ($($name:ident $(($($field:ty),*))?, ($this:pat, $s:ident, $a:pat, $b:pat) => $body:expr;)*) => {$(
         #[derive(Clone, Copy)]
-        pub(crate) struct $name $((pub(crate) $($field),*))?;
+        pub(crate) struct $name $(($(pub(crate) $field),*))?;
 
         impl VectorFunction for $name {
             #[inline(always)]
@@ -35,6 +35,13 @@ maps! {
     Max, (_, s, a, b) => s.add(s.max(a, b), not_a_number(s, a));
     Scale(f32), (Scale(factor), s, a, _) => s.mul(a, s.splat(factor));
     SoftCap(f32), (SoftCap(cap), s, a, _) => s.mul(s.splat(cap), s.tanh(s.div(a, s.splat(cap))));
+    // The exponential of what is far below zero is zero, and of what is far above zero infinite: both give the limits.
+    ClampedSwish(f32, f32), (ClampedSwish(alpha, limit), s, a, b) => {
+        let gate = s.min(s.splat(limit), a);
+        let up = s.max(s.splat(-limit), s.min(s.splat(limit), b));
+        let swish = s.div(gate, s.add(s.splat(1.0), s.exp(s.mul(s.splat(-alpha), gate))));
+        s.mul(swish, s.add(up, s.splat(1.0)))
+    };
     Silu, (_, s, a, _) => s.div(a, s.add(s.splat(1.0), s.exp(s.sub(s.zero(), a))));
     GeluTanh, (_, s, a, _) => gelu_tanh(s, a);
     GeluErf, (_, s, a, _) => gelu_erf(s, a);

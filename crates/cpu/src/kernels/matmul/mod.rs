@@ -1,6 +1,7 @@
 //! Matrix products, by the format of the right side: f32, half precision, or packed quantised weights.
 
 mod epilogue;
+pub(crate) mod experts;
 pub(crate) mod f32;
 pub(crate) mod half;
 mod operands;

@@ -5,6 +5,8 @@
 //! row's result never depends on its neighbours.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod block_scaled;
 mod byte_quants;
 mod factors;
@@ -33,6 +35,8 @@ use crate::isa::Isa;
 use crate::kernels::{Context, SendPtr, for_row_ranges};
 use activations::RowScaledActivations;
 use backend::Precision;
+#[cfg(target_arch = "x86_64")]
+use bf16::Bf16Activations;
 use block_scaled::BlockScaledActivations;
 use format::PANEL;
 use partition::PanelPartition;
@@ -53,7 +57,11 @@ impl QuantisedLinear {
 
     /// Bytes of the quantised activations, and of one thread's expanded panels.
     fn scratch_parts(&self) -> (usize, usize) {
-        if self.precision == Precision::Balanced {
+        #[cfg(target_arch = "x86_64")]
+        if self.precision == Precision::Fast && crate::simd::amx::available() {
+            return (Bf16Activations::bytes(self), bf16::thread_scratch(self));
+        }
+        if self.precision != Precision::High {
             let activations = BlockScaledActivations::bytes(self);
             return (activations, block_scaled::thread_scratch(self));
         }
@@ -87,8 +95,13 @@ impl QuantisedLinear {
         } == *self
     }
 
+    /// Whether the product is computed on matrix tiles.
     fn tiled(&self, ctx: &Context<'_>) -> bool {
-        let suits_tiles = self.precision == Precision::High && multiply::suits_tiles(self.m);
+        let suits_tiles = match self.precision {
+            Precision::High => multiply::suits_tiles(self.m),
+            Precision::Balanced => false,
+            Precision::Fast => true,
+        };
         suits_tiles && ctx.isa.has_tiles()
     }
 }
@@ -156,6 +169,8 @@ pub(crate) unsafe fn run_fused(
 enum Activations {
     RowScaled(RowScaledActivations),
     BlockScaled(BlockScaledActivations),
+    #[cfg(target_arch = "x86_64")]
+    Bf16(Bf16Activations),
 }
 
 impl Activations {
@@ -165,7 +180,11 @@ impl Activations {
             Precision::High => {
                 Activations::RowScaled(RowScaledActivations::in_scratch(scratch, linear, tiled))
             }
-            Precision::Balanced => {
+            #[cfg(target_arch = "x86_64")]
+            Precision::Fast if tiled => {
+                Activations::Bf16(Bf16Activations::in_scratch(scratch, linear))
+            }
+            Precision::Balanced | Precision::Fast => {
                 Activations::BlockScaled(BlockScaledActivations::in_scratch(scratch, linear))
             }
         }
@@ -181,6 +200,8 @@ impl Activations {
             match self {
                 Activations::RowScaled(activations) => activations.quantise(isa, x, row),
                 Activations::BlockScaled(activations) => activations.quantise(isa, x, row),
+                #[cfg(target_arch = "x86_64")]
+                Activations::Bf16(activations) => activations.round(isa, x, row),
             }
         }
     }
@@ -301,11 +322,16 @@ impl FusedProducts<'_> {
 
     /// The most panels of a task; `None` if it may have any number, because it does not expand them.
     fn max_panels(&self) -> Option<usize> {
-        #[cfg(target_arch = "x86_64")]
-        if self.tiled() && multiply::expands_panels(self.parts[0].0.m) {
-            return Some(tiles::max_panels(&self.parts[0].0));
+        let (linear, _) = &self.parts[0];
+        match self.activations {
+            #[cfg(target_arch = "x86_64")]
+            Activations::Bf16(_) => Some(bf16::max_panels(linear)),
+            #[cfg(target_arch = "x86_64")]
+            Activations::RowScaled(_) if self.tiled() && multiply::expands_panels(linear.m) => {
+                Some(tiles::max_panels(linear))
+            }
+            _ => None,
         }
-        None
     }
 
     /// Multiplies panels of one product on one thread.
@@ -332,6 +358,8 @@ impl FusedProducts<'_> {
         unsafe {
             match self.activations {
                 Activations::BlockScaled(x) => block_scaled::multiply(task!(x), self.ctx.isa),
+                #[cfg(target_arch = "x86_64")]
+                Activations::Bf16(x) => bf16::multiply(task!(x), self.ctx.isa),
                 #[cfg(target_arch = "x86_64")]
                 Activations::RowScaled(x) if self.tiled() => {
                     multiply::multiply_tiles(task!(x), self.ctx.isa);

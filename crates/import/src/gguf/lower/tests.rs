@@ -194,8 +194,9 @@ fn every_wrong_key_is_named() {
         (
             |m| m.architecture = "mamba",
             K::UnknownArchitecture,
-            "architecture \"mamba\" is not supported; supported architectures are llama, qwen2, qwen2vl, qwen3, gemma, gemma2, gemma3, gemma4, \
-             phi3, gpt2, bert, nomic-bert",
+            "architecture \"mamba\" is not supported; supported architectures are llama, qwen2, qwen2vl, qwen2moe, \
+             qwen3, qwen3moe, olmoe, granitemoe, gpt-oss, gemma, gemma2, gemma3, gemma4, phi3, gpt2, smollm3, olmo2, \
+             granite, glm4, command-r, cohere2, exaone, exaone4, starcoder2, falcon, stablelm, bert, nomic-bert",
         ),
         (
             |m| m.keys.retain(|(k, _)| *k != "block_count"),
@@ -288,8 +289,17 @@ fn every_wrong_key_is_named() {
         ),
         (
             |m| m.set("expert_count", Value::U32(8)),
+            K::MissingKey,
+            "metadata key llama.expert_used_count is missing",
+        ),
+        (
+            |m| {
+                m.set("expert_count", Value::U32(8));
+                m.set("expert_used_count", Value::U32(2));
+                m.set("expert_gating_func", Value::U32(2));
+            },
             K::Unsupported,
-            "a mixture of experts (llama.expert_count) is not supported",
+            "llama.expert_gating_func = 2 is not supported",
         ),
         (
             |m| m.set("attention.causal", Value::Bool(false)),

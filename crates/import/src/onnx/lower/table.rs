@@ -92,6 +92,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "GlobalMaxPool" | "GlobalAveragePool" => windowed::global_pool,
         "DepthToSpace" | "SpaceToDepth" => windowed::depth_to_space,
         "Resize" | "Upsample" => windowed::resize,
+        "GridSample" => windowed::grid_sample,
 
         // matrix
         "MatMul" => matrix::mat_mul,

@@ -1,7 +1,7 @@
 //! Convolutions, pooling and resizing.
 
 use base::DType;
-use graph::ops::{Reduce, ReduceFunction, WindowAxis};
+use graph::ops::{GridSample, Reduce, ReduceFunction, SampleMode, SamplePadding, WindowAxis};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -218,6 +218,29 @@ pub(super) fn depth_to_space(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
     let x = lower.reshape(x, apart)?;
     let x = lower.permute(x, order)?;
     Ok(vec![lower.reshape(x, result)?])
+}
+
+pub(super) fn grid_sample(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (x, grid) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    // The names of version 16, and those of later ones.
+    let mode = match call.text("mode")? {
+        None | Some("bilinear" | "linear") => SampleMode::Linear,
+        Some("nearest") => SampleMode::Nearest,
+        Some("bicubic" | "cubic") => SampleMode::Cubic,
+        Some(other) => return Err(format!("mode {other:?} is not supported")),
+    };
+    let padding = match call.text("padding_mode")? {
+        None | Some("zeros") => SamplePadding::Zeros,
+        Some("border") => SamplePadding::Border,
+        Some("reflection") => SamplePadding::Reflection,
+        Some(other) => return Err(format!("padding_mode {other:?} is not supported")),
+    };
+    let op = GridSample {
+        mode,
+        padding,
+        align_corners: call.flag("align_corners", false)?,
+    };
+    Ok(vec![lower.emit(op, &[x, grid])?])
 }
 
 pub(super) fn resize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {

@@ -1,5 +1,6 @@
 //! Interpolation.
 
+use graph::ops::{GridSample, SampleMode, SamplePadding};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -84,4 +85,26 @@ pub(super) fn upsample(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
         };
     }
     Ok(vec![x])
+}
+
+pub(super) fn grid_sampler(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    let (x, grid) = (lower.tensor(call, "input")?, lower.tensor(call, "grid")?);
+    let mode = match call.int("interpolation_mode", 0)? {
+        0 => SampleMode::Linear,
+        1 => SampleMode::Nearest,
+        2 => SampleMode::Cubic,
+        other => return Err(format!("interpolation_mode {other} is not supported")),
+    };
+    let padding = match call.int("padding_mode", 0)? {
+        0 => SamplePadding::Zeros,
+        1 => SamplePadding::Border,
+        2 => SamplePadding::Reflection,
+        other => return Err(format!("padding_mode {other} is not supported")),
+    };
+    let op = GridSample {
+        mode,
+        padding,
+        align_corners: call.flag("align_corners", false)?,
+    };
+    Ok(vec![lower.emit(op, &[x, grid])?])
 }

@@ -149,6 +149,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "_upsample_nearest_exact1d" | "_upsample_nearest_exact2d" => resize::upsample,
         "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => resize::upsample,
         "upsample_bicubic2d" => resize::upsample,
+        "grid_sampler" | "grid_sampler_2d" | "grid_sampler_3d" => resize::grid_sampler,
 
         // attention
         "scaled_dot_product_attention" => attention::scaled_dot_product,

@@ -318,3 +318,15 @@ shape = [
     h.make_node("Equal", ["width", "four"], ["cond"]),
 ]
 condition("if_computed", shape, "cond", {"one": np.array(1, np.int64), "four": np.array(4, np.int64)})
+
+
+def grid_sample(name, x, points, **attributes):
+    grid = (1.4 * np.tanh(noise(x[0], *points, len(points)))).astype(np.float32)
+    one(name, "GridSample", {"x": noise(*x), "grid": grid}, **attributes)
+
+
+for mode in ("linear", "nearest", "cubic"):
+    for padding in ("zeros", "border", "reflection"):
+        for align in (0, 1):
+            grid_sample(f"grid_sample_{mode}_{padding}_{align}", (2, 3, 4, 5), (3, 7), mode=mode, padding_mode=padding, align_corners=align)
+grid_sample("grid_sample_volume", (1, 2, 3, 4, 5), (2, 3, 2), mode="linear", padding_mode="border")

@@ -8,6 +8,7 @@ use super::{KEY_BLOCK, SendPtr};
 use crate::kernels::split_vectors;
 use crate::simd::{Kernel, LANES, Simd};
 use kv::QueryView;
+use std::f32::consts::LOG2_E;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -39,6 +40,34 @@ impl SoftmaxState {
         largest: f32::NEG_INFINITY,
         sum: 0.0,
     };
+}
+
+/// The score of each query head for one more row, whose value is zero; null without them.
+#[derive(Clone, Copy)]
+pub(super) struct Sinks {
+    pub(super) at: SendPtr<f32>,
+    pub(super) heads: usize,
+}
+
+impl Sinks {
+    /// The softmax of a row of the output, with its sink. A row that saw no key has none.
+    ///
+    /// # Safety
+    /// There must be no sinks or one for every head.
+    #[inline(always)]
+    pub(super) unsafe fn add(&self, state: SoftmaxState, row: usize) -> SoftmaxState {
+        if self.at.0.is_null() || state.sum == 0.0 {
+            return state;
+        }
+        // SAFETY: as the caller guarantees.
+        let sink = unsafe { self.at.at(row % self.heads).read() };
+        // A sink far above all scores makes the sum infinite, and the row zeros.
+        let weight = (sink * LOG2_E - state.largest).exp2();
+        SoftmaxState {
+            sum: state.sum + weight,
+            ..state
+        }
+    }
 }
 
 /// Multiplies a row by a factor.
@@ -203,6 +232,7 @@ impl<'a> SplitResults<'a> {
 /// The kernel that merges the splits of every row.
 pub(super) struct MergeSplits<'a> {
     pub(super) results: &'a SplitResults<'a>,
+    pub(super) sinks: Sinks,
     pub(super) out: SendPtr<f32>,
 }
 
@@ -225,7 +255,7 @@ impl Kernel for MergeSplits<'_> {
                     };
                     merge(s, p.dim, &mut all, out, state, from.add(2));
                 }
-                finish(s, p.dim, all, out);
+                finish(s, p.dim, self.sinks.add(all, row), out);
             }
         }
     }

@@ -8,10 +8,11 @@ mod activations;
 mod products;
 
 pub(super) use activations::BlockScaledActivations;
-use activations::{MAX_FEW_ROWS, NUMBERS};
-use products::{Bits, BlockQuants, SignedBytes, add_products, add_products_of_two, decode};
+use activations::MAX_FEW_ROWS;
+pub(super) use products::{Bits, BlockQuants, SignedBytes, group_factors};
+use products::{add_products, decode};
 
-use super::format::{BLOCK, LINE, PANEL, Quant};
+use super::format::{BLOCK, LINE, PANEL};
 use super::microkernel::unroll;
 use super::panel::{PanelBlocks, PanelReader, RowScaledPanel};
 use super::task::{PanelTask, QuantisedLinear, write};
@@ -50,22 +51,31 @@ struct BlockScaledKernel<'a, Q>(PanelTask<'a, BlockScaledActivations>, PhantomDa
 /// # Safety
 /// As for [`QuantisedLinear::run`], within the task's panels; the task's scratch must have [`thread_scratch`].
 pub(super) unsafe fn multiply(task: PanelTask<'_, BlockScaledActivations>, isa: Isa) {
-    const HALF: usize = BLOCK / 2;
-    let format = task.linear.format;
     macro_rules! run {
         ($quants:ty) => {
             isa.run_integers(BlockScaledKernel::<$quants>(task, PhantomData))
         };
     }
-    match (format.quant, format.group) {
-        (Quant::Byte, _) => run!(SignedBytes<false>),
-        (Quant::Table(_), _) => run!(SignedBytes<true>),
-        (Quant::Five, _) => run!(Bits<1, BLOCK>),
-        (Quant::Six, _) => run!(Bits<2, HALF>),
-        (Quant::Nibble, BLOCK) => run!(Bits<0, BLOCK>),
-        (Quant::Nibble, _) => run!(Bits<0, HALF>),
-    }
+    for_quants!(task.linear.format, run);
 }
+
+/// Calls a macro with the type of a format's quants.
+macro_rules! for_quants {
+    ($format:expr, $run:ident) => {{
+        use crate::kernels::matmul::quantised::block_scaled::{Bits, SignedBytes};
+        use crate::kernels::matmul::quantised::format::{BLOCK, Quant};
+        const HALF: usize = BLOCK / 2;
+        match ($format.quant, $format.group) {
+            (Quant::Byte, _) => $run!(SignedBytes<false>),
+            (Quant::Table(_), _) => $run!(SignedBytes<true>),
+            (Quant::Five, _) => $run!(Bits<1, BLOCK>),
+            (Quant::Six, _) => $run!(Bits<2, HALF>),
+            (Quant::Nibble, BLOCK) => $run!(Bits<0, BLOCK>),
+            (Quant::Nibble, _) => $run!(Bits<0, HALF>),
+        }
+    }};
+}
+pub(super) use for_quants;
 
 impl<Q: BlockQuants> IntegerKernel for BlockScaledKernel<'_, Q> {
     type Output = ();
@@ -100,7 +110,7 @@ impl<Q: BlockQuants> IntegerKernel for BlockScaledKernel<'_, Q> {
 /// # Safety
 /// As for [`PanelReader::next`].
 #[inline(always)]
-unsafe fn next_blocks<S: RowScaledDot, Q: BlockQuants>(
+pub(super) unsafe fn next_blocks<S: RowScaledDot, Q: BlockQuants>(
     s: S,
     reader: &mut PanelReader,
     most: usize,
@@ -115,51 +125,59 @@ unsafe fn next_blocks<S: RowScaledDot, Q: BlockQuants>(
     }
 }
 
-/// Runs `$body` for every block of a panel, or of two if `$both`: `$index` is its number, `$block` the decoded blocks. A macro, because a closure would not be
-/// compiled for the tier.
+/// Runs `$body` for every block of `$panels` panels: `$index` is its number, `$blocks` the decoded blocks. A macro, because a closure
+/// would not be compiled for the tier.
 macro_rules! for_blocks {
-    ($s:ident, $quants:ident, $task:ident, $layout:ident, $prefetcher:expr, $panel:expr, $both:expr, |$index:ident, $block:ident| $body:block) => {{
+    ($s:ident, $quants:ident, $task:ident, $layout:ident, $prefetcher:expr, $first:expr, $panels:expr, |$index:ident, $blocks:ident| $body:block) => {{
         let mut prefetcher: Option<&mut Prefetcher<'_>> = $prefetcher;
         let all = $task.activations.blocks;
-        let start = $task.operands.weight.add($panel * $layout.bytes);
-        let mut other = PanelReader::new(start.wrapping_add($layout.bytes), $layout, 0);
+        let panels: usize = $panels;
+        let start = $task.operands.weight.add($first * $layout.bytes);
+        let mut readers: [PanelReader; $panels] = std::array::from_fn(|panel| {
+            PanelReader::new(start.wrapping_add(panel * $layout.bytes), $layout, 0)
+        });
         if let Some(prefetcher) = &mut prefetcher {
             prefetcher.consumed($layout.spans);
         }
-        let mut reader = PanelReader::new(start, $layout, 0);
         let mut $index = 0;
         while $index < all {
-            let blocks = next_blocks::<S, $quants>($s, &mut reader, all - $index);
-            let (mut other_quants, mut other_factors) = (blocks.quants, blocks.factors);
-            if $both {
-                let blocks = next_blocks::<S, $quants>($s, &mut other, all - $index);
-                (other_quants, other_factors) = (blocks.quants, blocks.factors);
+            let next = next_blocks::<S, $quants>($s, &mut readers[0], all - $index);
+            let mut quants = [next.quants; $panels];
+            let mut factors = [next.factors; $panels];
+            for panel in 1..panels {
+                let next = next_blocks::<S, $quants>($s, &mut readers[panel], all - $index);
+                (quants[panel], factors[panel]) = (next.quants, next.factors);
             }
             if let Some(prefetcher) = &mut prefetcher {
-                prefetcher.consumed(blocks.header_bytes);
+                prefetcher.consumed(next.header_bytes);
             }
-            let (mut quants, mut factors) = (blocks.quants, blocks.factors);
-            for _ in 0..blocks.count {
+            for _ in 0..next.count {
                 if let Some(prefetcher) = &mut prefetcher {
-                    prefetcher.reads(quants, $layout.block_bytes);
+                    prefetcher.reads(quants[0], $layout.block_bytes);
                 }
-                let first = decode::<S, $quants>($s, quants, factors, $layout);
-                let $block = match $both {
-                    true => {
-                        let (quants, factors) = (other_quants, other_factors);
-                        [first, decode::<S, $quants>($s, quants, factors, $layout)]
-                    }
-                    false => [first, first],
-                };
+                let mut $blocks = [decode::<S, $quants>($s, quants[0], factors[0], $layout); $panels];
+                for panel in 1..panels {
+                    $blocks[panel] = decode::<S, $quants>($s, quants[panel], factors[panel], $layout);
+                }
                 $body
                 $index += 1;
-                other_quants = other_quants.wrapping_add(blocks.quants_stride);
-                other_factors = other_factors.wrapping_add(blocks.factors_stride);
-                quants = quants.add(blocks.quants_stride);
-                factors = factors.add(blocks.factors_stride);
+                for panel in 0..panels {
+                    quants[panel] = quants[panel].wrapping_add(next.quants_stride);
+                    factors[panel] = factors[panel].wrapping_add(next.factors_stride);
+                }
             }
         }
     }};
+}
+
+/// Addresses `step` numbers apart.
+#[inline(always)]
+fn addresses<const N: usize>(first: *mut f32, step: usize) -> [*mut f32; N] {
+    let mut list = [first; N];
+    for (i, address) in list.iter_mut().enumerate() {
+        *address = first.wrapping_add(i * step);
+    }
+    list
 }
 
 /// Multiplies all panels with up to `R` rows, whose sums are in registers. If there are fewer, the data after them is multiplied too
@@ -177,34 +195,26 @@ unsafe fn multiply_few<S: RowScaledDot, Q: BlockQuants, const R: usize>(
     let x = &task.activations;
     let m = task.linear.m;
     for panel in task.panels.clone() {
-        let mut sums = [s.zero(); R];
+        // In registers, once all calls are inlined.
+        let mut sums = [[0.0f32; PANEL]; R];
+        let to: *mut f32 = sums.as_mut_ptr().cast();
         // SAFETY: as the caller guarantees; rows are laid out in whole fours.
         unsafe {
-            for_blocks!(
-                s,
-                Q,
-                task,
-                layout,
-                Some(&mut *prefetcher),
-                panel,
-                false,
-                |index, block| {
-                    let (plane, numbers) = (x.plane(0, index, 0), x.numbers(0, index, 0));
-                    unroll!(r in 0 1 2 3, R, {
-                        let (plane, numbers) = (plane.add(r * BLOCK), numbers.add(r * NUMBERS));
-                        sums[r] = add_products::<S, Q>(s, &block[0], plane, numbers, sums[r]);
-                    });
-                    unroll!(r in 0 1 2 3, R, {
-                        if *x.flag(index, r) != 0 {
-                            let (plane, numbers) = (x.plane(1, index, r), x.numbers(1, index, r));
-                            sums[r] = add_products::<S, Q>(s, &block[0], plane, numbers, sums[r]);
-                        }
-                    });
-                }
-            );
+            let prefetcher = Some(&mut *prefetcher);
+            for_blocks!(s, Q, task, layout, prefetcher, panel, 1, |index, block| {
+                let (planes, numbers) = x.adjacent::<R>(0, index, 0);
+                let to = addresses::<R>(to, PANEL);
+                add_products::<S, Q, 1, R>(s, &block, planes, numbers, to);
+                unroll!(r in 0 1 2 3, R, {
+                    if *x.flag(index, r) != 0 {
+                        let (planes, numbers) = x.adjacent::<1>(1, index, r);
+                        add_products::<S, Q, 1, 1>(s, &block, planes, numbers, [to[r]]);
+                    }
+                });
+            });
             let units = s.load(task.operands.weight.add(panel * layout.bytes).cast());
-            for (row, sum) in sums.into_iter().enumerate().take(m) {
-                write(s, task, row, panel, s.mul(sum, units));
+            for (row, sum) in sums.iter().enumerate().take(m) {
+                write(s, task, row, panel, s.mul(s.load(sum.as_ptr()), units));
             }
         }
     }
@@ -240,24 +250,24 @@ unsafe fn multiply_many<S: RowScaledDot, Q: BlockQuants>(
             }
             list.write(count as u16);
         }
-        let tile = const { S::UNPACKED_TILE.0 };
-        for panel in task.panels.clone().step_by(tile.max(1)) {
+        let tile = const { S::BLOCK_TILE.0 };
+        for panel in task.panels.clone().step_by(tile) {
             let prefetcher = (rows.start == 0).then_some(&mut *prefetcher);
             let part = (rows.clone(), lists.cast_const());
             match tile == 2 && panel + 1 < task.panels.end {
-                true => multiply_part::<S, Q, true>(s, task, layout, prefetcher, part, panel),
-                false => multiply_part::<S, Q, false>(s, task, layout, prefetcher, part, panel),
+                true => multiply_part::<S, Q, 2>(s, task, layout, prefetcher, part, panel),
+                false => multiply_part::<S, Q, 1>(s, task, layout, prefetcher, part, panel),
             }
         }
     }
 }
 
-/// Multiplies a panel, or two if `BOTH`, with some rows; `lists` has the rows with a second plane of every block.
+/// Multiplies some panels with some rows; `lists` has the rows with a second plane of every block.
 ///
 /// # Safety
 /// As for [`multiply_many`]; the panels must exist.
 #[inline(always)]
-unsafe fn multiply_part<S: RowScaledDot, Q: BlockQuants, const BOTH: bool>(
+unsafe fn multiply_part<S: RowScaledDot, Q: BlockQuants, const PANELS: usize>(
     s: S,
     task: &PanelTask<'_, BlockScaledActivations>,
     layout: &RowScaledPanel,
@@ -268,27 +278,12 @@ unsafe fn multiply_part<S: RowScaledDot, Q: BlockQuants, const BOTH: bool>(
     let x = &task.activations;
     let list_len = part_rows(&task.linear) + 1;
     let sums: *mut f32 = task.expanded.cast();
-    // The sums of a row: one or two vectors.
-    let panels = 1 + usize::from(BOTH);
-    let width = panels * PANEL;
+    // The sums of a row: a vector for each panel.
+    let width = PANELS * PANEL;
     // SAFETY: as the caller guarantees.
     unsafe {
-        for vector in 0..rows.len() * panels {
+        for vector in 0..rows.len() * PANELS {
             s.store(sums.add(vector * PANEL), s.zero());
-        }
-        macro_rules! add {
-            ($block:ident, $to:expr, $plane:expr, $numbers:expr) => {{
-                let to: *mut f32 = $to;
-                if BOTH {
-                    let before = [s.load(to), s.load(to.add(PANEL))];
-                    let [a, b] = add_products_of_two::<S, Q>(s, &$block, $plane, $numbers, before);
-                    s.store(to, a);
-                    s.store(to.add(PANEL), b);
-                } else {
-                    let sum = add_products::<S, Q>(s, &$block[0], $plane, $numbers, s.load(to));
-                    s.store(to, sum);
-                }
-            }};
         }
         for_blocks!(
             s,
@@ -297,26 +292,49 @@ unsafe fn multiply_part<S: RowScaledDot, Q: BlockQuants, const BOTH: bool>(
             layout,
             prefetcher,
             panel,
-            BOTH,
-            |index, block| {
-                let mut plane = x.plane(0, index, rows.start).cast_const();
-                let mut numbers = x.numbers(0, index, rows.start).cast_const();
-                let mut to = sums;
-                for _ in 0..rows.len() {
-                    add!(block, to, plane, numbers);
-                    (plane, numbers) = (plane.add(BLOCK), numbers.add(NUMBERS));
-                    to = to.add(width);
+            PANELS,
+            |index, blocks| {
+                let mut row = 0;
+                macro_rules! add_rows {
+                    ($count:literal) => {
+                        while const { S::BLOCK_TILE.1 >= $count } && rows.len() - row >= $count {
+                            let (planes, numbers) =
+                                x.adjacent::<$count>(0, index, rows.start + row);
+                            let to = addresses::<$count>(sums.add(row * width), width);
+                            add_products::<S, Q, PANELS, $count>(s, &blocks, planes, numbers, to);
+                            row += $count;
+                        }
+                    };
                 }
+                add_rows!(4);
+                add_rows!(2);
+                add_rows!(1);
                 let list = lists.add(index * list_len);
-                for i in 0..usize::from(*list) {
-                    let row = usize::from(*list.add(1 + i));
-                    let to = sums.add(row * width);
-                    let row = rows.start + row;
-                    add!(block, to, x.plane(1, index, row), x.numbers(1, index, row));
+                let (list, count) = (list.add(1), usize::from(*list));
+                let mut done = 0;
+                macro_rules! add_listed {
+                    ($count:literal) => {
+                        while const { S::BLOCK_TILE.1 >= $count } && count - done >= $count {
+                            let (mut planes, mut numbers) = x.adjacent::<$count>(1, index, 0);
+                            let mut to = [sums; $count];
+                            for i in 0..$count {
+                                let row = usize::from(*list.add(done + i));
+                                let ([plane], [numbers_of_row]) =
+                                    x.adjacent::<1>(1, index, rows.start + row);
+                                (planes[i], numbers[i]) = (plane, numbers_of_row);
+                                to[i] = sums.add(row * width);
+                            }
+                            add_products::<S, Q, PANELS, $count>(s, &blocks, planes, numbers, to);
+                            done += $count;
+                        }
+                    };
                 }
+                add_listed!(4);
+                add_listed!(2);
+                add_listed!(1);
             }
         );
-        for i in 0..panels {
+        for i in 0..PANELS {
             let panel = panel + i;
             let units = s.load(task.operands.weight.add(panel * layout.bytes).cast());
             for row in rows.clone() {

@@ -102,6 +102,17 @@ pub(super) struct PanelBlocks {
     pub(super) header_bytes: usize,
 }
 
+impl PanelBlocks {
+    pub(super) const NONE: PanelBlocks = PanelBlocks {
+        count: 0,
+        quants: std::ptr::null(),
+        quants_stride: 0,
+        factors: std::ptr::null(),
+        factors_stride: 0,
+        header_bytes: 0,
+    };
+}
+
 /// Reads the blocks of a panel in order, and decodes the factors of every span that it enters.
 pub(super) struct PanelReader {
     layout: RowScaledPanel,

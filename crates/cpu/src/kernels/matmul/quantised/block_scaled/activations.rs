@@ -25,8 +25,8 @@ enum Sums {
     Whole,
     /// The sums of both halves times the scale.
     Halves,
-    /// The sums of both halves times -128, as integers: offsets of signed quants.
-    Offsets,
+    /// The sum of all inputs times -128, as an integer: the offset of signed quants.
+    Offset,
 }
 
 /// Where a step's activations lie in scratch. Blocks of the same inputs of all rows are side by side.
@@ -75,7 +75,7 @@ impl BlockScaledActivations {
             rows: linear.m.next_multiple_of(MAX_FEW_ROWS),
             blocks: linear.k / BLOCK,
             sums: match (linear.format.has_byte_quants(), linear.format.group) {
-                (true, _) => Sums::Offsets,
+                (true, _) => Sums::Offset,
                 (false, BLOCK) => Sums::Whole,
                 _ => Sums::Halves,
             },
@@ -99,6 +99,23 @@ impl BlockScaledActivations {
     pub(super) fn numbers(&self, plane: usize, block: usize, row: usize) -> *mut f32 {
         self.numbers
             .wrapping_add(self.index(plane, block, row) * NUMBERS)
+    }
+
+    /// The bytes and the numbers of a plane of a block, for adjacent rows.
+    #[inline(always)]
+    pub(super) fn adjacent<const ROWS: usize>(
+        &self,
+        plane: usize,
+        block: usize,
+        first: usize,
+    ) -> ([*const u8; ROWS], [*const f32; ROWS]) {
+        let mut planes = [self.plane(plane, block, first).cast_const(); ROWS];
+        let mut numbers = [self.numbers(plane, block, first).cast_const(); ROWS];
+        for row in 1..ROWS {
+            planes[row] = planes[0].wrapping_add(row * BLOCK);
+            numbers[row] = numbers[0].wrapping_add(row * NUMBERS);
+        }
+        (planes, numbers)
     }
 
     #[inline(always)]
@@ -131,24 +148,28 @@ impl IntegerKernel for QuantiseBlocks {
         let k = to.blocks * BLOCK;
         // SAFETY: the kernel's constructor guarantees a row of `k` activations, and that the row is laid out.
         unsafe {
+            // The largest magnitude of a block lies where its scale will be. All are found before the first is used, so that
+            // no block waits for the one before it.
             let mut squares = s.zero();
-            for at in (0..k).step_by(LANES) {
-                let x = s.load(x.add(at));
-                squares = s.fma(x, x, squares);
+            for block in 0..to.blocks {
+                let x = x.add(block * BLOCK);
+                let (first, last) = (s.load(x), s.load(x.add(LANES)));
+                squares = s.fma(last, last, s.fma(first, first, squares));
+                let top = s.max(
+                    s.max(first, s.sub(s.zero(), first)),
+                    s.max(last, s.sub(s.zero(), last)),
+                );
+                to.numbers(0, block, row).write(s.reduce_max(top));
             }
             let limit = OUTLIER * (s.reduce_sum(squares) / k as f32).sqrt();
             for block in 0..to.blocks {
                 let x = x.add(block * BLOCK);
                 let (first, last) = (s.load(x), s.load(x.add(LANES)));
-                let top = s.max(
-                    s.max(first, s.sub(s.zero(), first)),
-                    s.max(last, s.sub(s.zero(), last)),
-                );
-                let top = s.reduce_max(top);
+                let top = to.numbers(0, block, row).read();
                 let (scale, inverse) = if top < MIN_MAGNITUDE {
                     (0.0, 0.0)
                 } else {
-                    (top / MAX, MAX / top)
+                    (top * (1.0 / MAX), MAX / top)
                 };
                 let inverses = s.splat(inverse);
                 let rounded = [
@@ -191,9 +212,9 @@ unsafe fn write_plane<S: RowScaledDot>(
         let numbers = match to.sums {
             Sums::Whole => [scale, scale * (sums[0] + sums[1]) as f32, 0.0, 0.0],
             Sums::Halves => [scale, scale * sums[0] as f32, scale * sums[1] as f32, 0.0],
-            Sums::Offsets => {
-                let offset = |sum: i32| f32::from_bits((-128 * sum) as u32);
-                [scale, offset(sums[0]), offset(sums[1]), 0.0]
+            Sums::Offset => {
+                let offset = -128 * (sums[0] + sums[1]);
+                [scale, f32::from_bits(offset as u32), 0.0, 0.0]
             }
         };
         to.numbers(plane, block, row)

@@ -2,12 +2,12 @@
 
 use super::super::byte_quants::quant_lines;
 use super::super::factors::CENTRES;
-use super::super::format::{BLOCK, LINE};
+use super::super::format::{BLOCK, LINE, PANEL};
 use super::super::panel::{RowScaledPanel, block_lines};
 use crate::simd::{LANES, RowScaledDot};
 
 /// How a format's quants become lines.
-pub(super) trait BlockQuants {
+pub(in super::super) trait BlockQuants {
     /// Bits of a quant above the fourth.
     const UPPER: usize;
     /// Inputs of a group.
@@ -15,7 +15,7 @@ pub(super) trait BlockQuants {
     /// Whether quants are signed bytes.
     const SIGNED: bool;
 
-    /// The eight lines of a block.
+    /// The eight lines of a block's quants.
     ///
     /// # Safety
     /// The block must be readable.
@@ -27,7 +27,7 @@ pub(super) trait BlockQuants {
 }
 
 /// Unsigned quants of `4 + UPPER` bits.
-pub(super) struct Bits<const UPPER: usize, const GROUP: usize>;
+pub(in super::super) struct Bits<const UPPER: usize, const GROUP: usize>;
 
 impl<const UPPER: usize, const GROUP: usize> BlockQuants for Bits<UPPER, GROUP> {
     const UPPER: usize = UPPER;
@@ -42,7 +42,7 @@ impl<const UPPER: usize, const GROUP: usize> BlockQuants for Bits<UPPER, GROUP> 
 }
 
 /// Signed bytes, or indices into a table of them.
-pub(super) struct SignedBytes<const TABLE: bool>;
+pub(in super::super) struct SignedBytes<const TABLE: bool>;
 
 impl<const TABLE: bool> BlockQuants for SignedBytes<TABLE> {
     const UPPER: usize = 0;
@@ -56,11 +56,7 @@ impl<const TABLE: bool> BlockQuants for SignedBytes<TABLE> {
         layout: &RowScaledPanel,
     ) -> [S::Line; 8] {
         // SAFETY: as the caller guarantees.
-        let mut lines = unsafe { quant_lines::<S, TABLE>(s, quants, layout.quant.table()) };
-        for line in &mut lines {
-            *line = s.signed_line(*line);
-        }
-        lines
+        unsafe { quant_lines::<S, TABLE>(s, quants, layout.quant.table()) }
     }
 }
 
@@ -86,7 +82,10 @@ pub(super) unsafe fn decode<S: RowScaledDot, Q: BlockQuants>(
 ) -> DecodedBlock<S> {
     // SAFETY: as the caller guarantees.
     unsafe {
-        let lines = Q::lines(s, quants, layout);
+        let mut lines = Q::lines(s, quants, layout);
+        if Q::SIGNED {
+            lines = lines.map(|line| s.signed_line(line));
+        }
         let first = group_factors::<S, Q>(s, factors);
         let last = match Q::GROUP {
             BLOCK => first,
@@ -105,7 +104,10 @@ pub(super) unsafe fn decode<S: RowScaledDot, Q: BlockQuants>(
 /// # Safety
 /// The line of factors must be readable.
 #[inline(always)]
-unsafe fn group_factors<S: RowScaledDot, Q: BlockQuants>(s: S, factors: *const u8) -> [S::V; 2] {
+pub(in super::super) unsafe fn group_factors<S: RowScaledDot, Q: BlockQuants>(
+    s: S,
+    factors: *const u8,
+) -> [S::V; 2] {
     // SAFETY: as the caller guarantees.
     let [scales, mins] = s.pairs_to_f32(unsafe { s.load_bytes(factors) });
     match (Q::SIGNED, CENTRES[Q::UPPER]) {
@@ -117,115 +119,92 @@ unsafe fn group_factors<S: RowScaledDot, Q: BlockQuants>(s: S, factors: *const u
     }
 }
 
-/// Adds the products of a block with a plane of a row.
+/// Adds the products of a block of each panel with a plane of each row. A row's sums are at `to`, those of the next panel behind
+/// those of the last.
 ///
 /// # Safety
-/// The plane and its numbers must be readable.
+/// The planes, their numbers and the sums must be readable, the sums writable.
 #[inline(always)]
-pub(super) unsafe fn add_products<S: RowScaledDot, Q: BlockQuants>(
+pub(super) unsafe fn add_products<
+    S: RowScaledDot,
+    Q: BlockQuants,
+    const PANELS: usize,
+    const ROWS: usize,
+>(
     s: S,
-    block: &DecodedBlock<S>,
-    plane: *const u8,
-    numbers: *const f32,
-    sum: S::V,
-) -> S::V {
-    let [a, b, c, d, e, f, g, h] = block.lines;
-    let (first, last) = ([a, b, c, d], [e, f, g, h]);
+    blocks: &[DecodedBlock<S>; PANELS],
+    planes: [*const u8; ROWS],
+    numbers: [*const f32; ROWS],
+    to: [*mut f32; ROWS],
+) {
     // SAFETY: as the caller guarantees.
     unsafe {
-        let scale = s.splat(*numbers);
-        if Q::SIGNED {
-            let offsets: *const i32 = numbers.add(1).cast();
-            let ints = s.add_ints(
-                s.dot_signed(first, plane, *offsets),
-                s.dot_signed(last, plane.add(LANES), *offsets.add(1)),
-            );
-            return s.fma(s.mul(s.ints_to_f32(ints), scale), block.scales[0], sum);
-        }
-        macro_rules! dot {
-            ($lines:expr, $x:expr) => {
-                match Q::UPPER {
-                    0 => s.dot_quants::<4>($lines, $x),
-                    1 => s.dot_quants::<5>($lines, $x),
-                    _ => s.dot_quants::<6>($lines, $x),
-                }
-            };
-        }
-        let ints = [dot!(first, plane), dot!(last, plane.add(LANES))];
-        macro_rules! add {
-            ($sum:expr, $ints:expr, $group:literal) => {{
-                let product = s.mul(s.ints_to_f32($ints), scale);
-                let sum = s.fma(product, block.scales[$group], $sum);
-                s.fma(s.splat(*numbers.add(1 + $group)), block.mins[$group], sum)
-            }};
-        }
-        if Q::GROUP == BLOCK {
-            add!(sum, s.add_ints(ints[0], ints[1]), 0)
-        } else {
-            add!(add!(sum, ints[0], 0), ints[1], 1)
-        }
-    }
-}
-
-/// As [`add_products`], for two panels and the same plane.
-///
-/// # Safety
-/// The plane and its numbers must be readable.
-#[inline(always)]
-pub(super) unsafe fn add_products_of_two<S: RowScaledDot, Q: BlockQuants>(
-    s: S,
-    blocks: &[DecodedBlock<S>; 2],
-    plane: *const u8,
-    numbers: *const f32,
-    sums: [S::V; 2],
-) -> [S::V; 2] {
-    let [a, b, c, d, e, f, g, h] = blocks[0].lines;
-    let [i, j, k, l, m, n, o, p] = blocks[1].lines;
-    let (first, last) = ([[a, b, c, d], [i, j, k, l]], [[e, f, g, h], [m, n, o, p]]);
-    // SAFETY: as the caller guarantees.
-    unsafe {
-        let scale = s.splat(*numbers);
-        if Q::SIGNED {
-            let offsets: *const i32 = numbers.add(1).cast();
-            let first = s.dot_signed_of_two(first, plane, *offsets);
-            let last = s.dot_signed_of_two(last, plane.add(LANES), *offsets.add(1));
-            macro_rules! add {
-                ($panel:literal) => {{
-                    let ints = s.add_ints(first[$panel], last[$panel]);
-                    let product = s.mul(s.ints_to_f32(ints), scale);
-                    s.fma(product, blocks[$panel].scales[0], sums[$panel])
-                }};
+        let mut halves = [[[blocks[0].lines[0]; 4]; PANELS]; 2];
+        for panel in 0..PANELS {
+            for line in 0..4 {
+                halves[0][panel][line] = blocks[panel].lines[line];
+                halves[1][panel][line] = blocks[panel].lines[4 + line];
             }
-            return [add!(0), add!(1)];
         }
-        macro_rules! dot {
-            ($lines:expr, $x:expr) => {
-                match Q::UPPER {
-                    0 => s.dot_quants_of_two::<4>($lines, $x),
-                    1 => s.dot_quants_of_two::<5>($lines, $x),
-                    _ => s.dot_quants_of_two::<6>($lines, $x),
+        let mut last_planes = planes;
+        for plane in &mut last_planes {
+            *plane = plane.add(LANES);
+        }
+        let mut ints = [[s.zero_ints(); PANELS]; ROWS];
+        if Q::SIGNED {
+            for row in 0..ROWS {
+                let offset: *const i32 = numbers[row].add(1).cast();
+                ints[row] = [s.signed_start(*offset); PANELS];
+            }
+        }
+        macro_rules! dots {
+            ($half:literal, $planes:expr, $ints:expr) => {
+                match (Q::SIGNED, Q::UPPER) {
+                    (true, _) => s.add_dots::<8, PANELS, ROWS>(halves[$half], $planes, $ints),
+                    (false, 0) => s.add_dots::<4, PANELS, ROWS>(halves[$half], $planes, $ints),
+                    (false, 1) => s.add_dots::<5, PANELS, ROWS>(halves[$half], $planes, $ints),
+                    (false, _) => s.add_dots::<6, PANELS, ROWS>(halves[$half], $planes, $ints),
                 }
             };
         }
-        let (first, last) = (dot!(first, plane), dot!(last, plane.add(LANES)));
-        macro_rules! add {
-            ($sum:expr, $ints:expr, $panel:literal, $group:literal) => {{
-                let product = s.mul(s.ints_to_f32($ints), scale);
-                let sum = s.fma(product, blocks[$panel].scales[$group], $sum);
-                let activations = s.splat(*numbers.add(1 + $group));
-                s.fma(activations, blocks[$panel].mins[$group], sum)
-            }};
+        macro_rules! convert {
+            ($ints:expr, $group:literal) => {
+                for row in 0..ROWS {
+                    let scale = s.splat(*numbers[row]);
+                    for panel in 0..PANELS {
+                        let block = &blocks[panel];
+                        let to = to[row].add(panel * PANEL);
+                        let product = s.mul(s.ints_to_f32($ints[row][panel]), block.scales[$group]);
+                        let mut sum = s.fma(product, scale, s.load(to));
+                        if !Q::SIGNED {
+                            let activations = s.splat(*numbers[row].add(1 + $group));
+                            sum = s.fma(activations, block.mins[$group], sum);
+                        }
+                        s.store(to, sum);
+                    }
+                }
+            };
         }
+        let first = dots!(0, planes, ints);
         if Q::GROUP == BLOCK {
-            [
-                add!(sums[0], s.add_ints(first[0], last[0]), 0, 0),
-                add!(sums[1], s.add_ints(first[1], last[1]), 1, 0),
-            ]
+            let all = if const { PANELS * ROWS <= 2 } {
+                // Two independent chains of sums hide the latency of products.
+                let last = dots!(1, last_planes, [[s.zero_ints(); PANELS]; ROWS]);
+                let mut all = first;
+                for row in 0..ROWS {
+                    for panel in 0..PANELS {
+                        all[row][panel] = s.add_ints(first[row][panel], last[row][panel]);
+                    }
+                }
+                all
+            } else {
+                dots!(1, last_planes, first)
+            };
+            convert!(all, 0);
         } else {
-            [
-                add!(add!(sums[0], first[0], 0, 0), last[0], 0, 1),
-                add!(add!(sums[1], first[1], 1, 0), last[1], 1, 1),
-            ]
+            convert!(first, 0);
+            let last = dots!(1, last_planes, ints);
+            convert!(last, 1);
         }
     }
 }

@@ -1,0 +1,288 @@
+//! Feed-forward blocks of which every row uses only some: the products of an expert read its weights once, for the rows that
+//! chose it.
+//!
+//! A row's products do not depend on the other rows of their calls, and its experts are added in their order, so its result does
+//! not depend on the rows that chose the same experts.
+
+use super::LinearOperands;
+use super::epilogue::Epilogue;
+use super::f32::{MatMul, MatMulOperands, RhsLayout};
+use super::half::HalfLinear;
+use super::quantised::{self, QuantisedLinear};
+use crate::kernels::elementwise::{Elementwise, Function};
+use crate::kernels::loop_nest::LoopNest;
+use crate::kernels::{Context, SendPtr, for_row_ranges};
+use graph::ops::ExpertGate;
+
+/// `out [rows, n] = Σ weight · down(function(gate(x)) · up(x))` over the experts for which a row has a weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Experts {
+    pub(crate) rows: usize,
+    /// Number of experts, and those that a row uses at most.
+    pub(crate) count: usize,
+    pub(crate) used: usize,
+    pub(crate) function: ExpertGate,
+    pub(crate) gate: ExpertProduct,
+    pub(crate) up: ExpertProduct,
+    pub(crate) down: ExpertProduct,
+}
+
+/// The product of some rows with the matrix of one expert.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ExpertProduct {
+    /// `m`, `n` and `k` of f32.
+    F32([usize; 3]),
+    Half(HalfLinear),
+    Quantised(QuantisedLinear),
+}
+
+/// Addresses of a call's operands, result and scratch. The weights are those of the first expert.
+#[derive(Clone, Copy)]
+pub(crate) struct ExpertOperands {
+    pub(crate) x: *const f32,
+    pub(crate) weights: *const f32,
+    pub(crate) gate: *const u8,
+    pub(crate) up: *const u8,
+    pub(crate) down: *const u8,
+    /// The biases of gate, up and down; null without them.
+    pub(crate) biases: [*const f32; 3],
+    pub(crate) out: *mut f32,
+    /// Scratch of [`Experts::scratch`] bytes.
+    pub(crate) scratch: *mut u8,
+}
+
+impl ExpertProduct {
+    /// The product of another number of rows.
+    fn with_rows(self, m: usize) -> ExpertProduct {
+        match self {
+            ExpertProduct::F32([_, n, k]) => ExpertProduct::F32([m, n, k]),
+            ExpertProduct::Half(op) => ExpertProduct::Half(HalfLinear { m, ..op }),
+            ExpertProduct::Quantised(op) => ExpertProduct::Quantised(QuantisedLinear { m, ..op }),
+        }
+    }
+
+    /// Rows, columns and depth.
+    pub(crate) fn sizes(&self) -> [usize; 3] {
+        match self {
+            ExpertProduct::F32(sizes) => *sizes,
+            ExpertProduct::Half(op) => [op.m, op.n, op.k],
+            ExpertProduct::Quantised(op) => [op.m, op.n, op.k],
+        }
+    }
+
+    /// Bytes of an expert's weight as the kernel reads it.
+    fn weight_bytes(&self) -> usize {
+        let [_, n, k] = self.sizes();
+        match self {
+            ExpertProduct::F32(_) => n * k * size_of::<f32>(),
+            ExpertProduct::Half(op) => n * k * op.weight.block_bytes(),
+            ExpertProduct::Quantised(op) => op.format.packed_bytes(n, k),
+        }
+    }
+
+    fn scratch(&self, threads: usize) -> usize {
+        match self {
+            ExpertProduct::F32(sizes) => mat_mul(*sizes).scratch(),
+            ExpertProduct::Half(op) => op.scratch(threads),
+            ExpertProduct::Quantised(op) => op.scratch(threads),
+        }
+    }
+
+    /// # Safety
+    /// As for [`QuantisedLinear::run`].
+    unsafe fn run(&self, ctx: &Context<'_>, at: LinearOperands) {
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            match self {
+                ExpertProduct::F32(sizes) => mat_mul(*sizes).run(
+                    ctx,
+                    MatMulOperands {
+                        a: at.x,
+                        b: at.weight.cast(),
+                        bias: at.epilogue.bias,
+                        out: at.out,
+                        scratch: at.scratch,
+                    },
+                ),
+                ExpertProduct::Half(op) => op.run(ctx, at),
+                ExpertProduct::Quantised(op) => op.run(ctx, at),
+            }
+        }
+    }
+}
+
+fn mat_mul([m, n, k]: [usize; 3]) -> MatMul {
+    MatMul {
+        m,
+        n,
+        k,
+        batch: vec![(0, 0)],
+        rhs_count: 1,
+        layout: RhsLayout::Transposed,
+        alpha: 1.0,
+        activation: None,
+    }
+}
+
+/// Where the parts of the scratch begin, in bytes.
+struct ScratchParts {
+    /// The rows of an expert, then their results.
+    x: usize,
+    gate: usize,
+    up: usize,
+    out: usize,
+    products: usize,
+    /// The numbers of the rows, `u32` each.
+    numbers: usize,
+}
+
+impl Experts {
+    fn parts(&self) -> ScratchParts {
+        let [_, inner, depth] = self.gate.sizes();
+        let [_, width, _] = self.down.sizes();
+        let rows = |elements: usize| (self.rows * elements * size_of::<f32>()).next_multiple_of(64);
+        let (x, hidden) = (rows(1), rows(inner));
+        let gate = x + rows(depth);
+        ScratchParts {
+            numbers: 0,
+            x,
+            gate,
+            up: gate + hidden,
+            out: gate + 2 * hidden,
+            products: gate + 2 * hidden + rows(width),
+        }
+    }
+
+    /// Bytes of scratch: the rows of one expert with what is computed of them, and what the products need.
+    pub(crate) fn scratch(&self, threads: usize) -> usize {
+        let products = [self.gate, self.up, self.down];
+        let of = |rows: usize| {
+            let each = products.map(|product| product.with_rows(rows).scratch(threads));
+            each.into_iter().max().unwrap_or(0)
+        };
+        // Any number of rows may choose an expert, and few rows may need more scratch than many.
+        let most = (1..=self.rows).map(of).max().unwrap_or(0);
+        self.parts().products + most
+    }
+
+    /// Whether the products are of integers.
+    pub(crate) fn is_quantised(&self) -> bool {
+        matches!(self.gate, ExpertProduct::Quantised(_))
+    }
+
+    /// Weight bytes of the experts that the rows read at most, and the multiply-adds.
+    pub(crate) fn work(&self) -> (usize, usize) {
+        let products = [self.gate, self.up, self.down];
+        let experts = self.count.min(self.rows * self.used);
+        let bytes: usize = products.iter().map(ExpertProduct::weight_bytes).sum();
+        let macs: usize = products.iter().map(|p| p.sizes()[1] * p.sizes()[2]).sum();
+        (experts * bytes, self.rows * self.used * macs)
+    }
+
+    /// Computes the blocks.
+    ///
+    /// # Safety
+    /// The operands must be valid for the sizes, quantised weights packed in their format, and the output and the scratch must
+    /// overlap nothing else.
+    pub(crate) unsafe fn run(&self, ctx: &Context<'_>, at: ExpertOperands) {
+        let [_, inner, depth] = self.gate.sizes();
+        let [_, width, _] = self.down.sizes();
+        let parts = self.parts();
+        let floats = |offset: usize| SendPtr(at.scratch.wrapping_add(offset).cast::<f32>());
+        let (x, gate, up) = (floats(parts.x), floats(parts.gate), floats(parts.up));
+        let results = floats(parts.out);
+        let scratch = floats(parts.products).0;
+        // SAFETY: the caller guarantees the operands and the scratch, whose parts do not overlap; an expert has at most as many rows
+        // as the step.
+        unsafe {
+            std::slice::from_raw_parts_mut(at.out, self.rows * width).fill(0.0);
+            let routes = std::slice::from_raw_parts(at.weights, self.rows * self.count);
+            let numbers = at.scratch.wrapping_add(parts.numbers).cast::<u32>();
+            for expert in 0..self.count {
+                let mut m = 0;
+                for row in 0..self.rows {
+                    if routes[row * self.count + expert] != 0.0 {
+                        numbers.add(m).write(row as u32);
+                        m += 1;
+                    }
+                }
+                if m == 0 {
+                    continue;
+                }
+                let rows = std::slice::from_raw_parts(numbers.cast_const(), m);
+                // All rows of the step are read where they are.
+                let gathered = match m == self.rows {
+                    true => at.x,
+                    false => {
+                        let from = SendPtr(at.x.cast_mut());
+                        for_row_ranges(ctx, m, depth, &|start, end| {
+                            for i in start..end {
+                                let from = from.at(rows[i] as usize * depth);
+                                x.at(i * depth).copy_from_nonoverlapping(from, depth);
+                            }
+                        });
+                        x.0.cast_const()
+                    }
+                };
+                let operands =
+                    |product: &ExpertProduct, weight: *const u8, bias: *const f32, x, out| {
+                        let [_, n, _] = product.sizes();
+                        let bias = match bias.is_null() {
+                            true => bias,
+                            false => bias.wrapping_add(expert * n),
+                        };
+                        LinearOperands {
+                            x,
+                            weight: weight.wrapping_add(expert * product.weight_bytes()),
+                            epilogue: Epilogue {
+                                bias,
+                                ..Epilogue::NONE
+                            },
+                            out,
+                            scratch,
+                        }
+                    };
+                let [gate_bias, up_bias, down_bias] = at.biases;
+                let products = [self.gate.with_rows(m), self.up.with_rows(m)];
+                let gate_operands = operands(&products[0], at.gate, gate_bias, gathered, gate.0);
+                let up_operands = operands(&products[1], at.up, up_bias, gathered, up.0);
+                match products {
+                    [ExpertProduct::Quantised(a), ExpertProduct::Quantised(b)]
+                        if a.can_fuse_with(&b) =>
+                    {
+                        let both = [(a, gate_operands), (b, up_operands)];
+                        quantised::run_fused(ctx, None, &both, None);
+                    }
+                    [a, b] => {
+                        a.run(ctx, gate_operands);
+                        b.run(ctx, up_operands);
+                    }
+                }
+                let gated = Elementwise {
+                    function: match self.function {
+                        ExpertGate::Gated(activation) => Function::Gated(activation),
+                        ExpertGate::ClampedSwish { alpha, limit } => {
+                            Function::ClampedSwish(alpha, limit)
+                        }
+                    },
+                    nest: LoopNest::new(&[m * inner], [&[1]; 3]),
+                };
+                gated.run(ctx, gate.0, up.0, gate.0);
+                let down = self.down.with_rows(m);
+                down.run(ctx, operands(&down, at.down, down_bias, gate.0, results.0));
+                let out = SendPtr(at.out);
+                for_row_ranges(ctx, m, width, &|start, end| {
+                    for i in start..end {
+                        let row = rows[i] as usize;
+                        let weight = routes[row * self.count + expert];
+                        let result = std::slice::from_raw_parts(results.at(i * width), width);
+                        let out = std::slice::from_raw_parts_mut(out.at(row * width), width);
+                        for (out, result) in out.iter_mut().zip(result) {
+                            *out += weight * result;
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
