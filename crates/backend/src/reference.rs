@@ -5,11 +5,13 @@ use crate::{
     Backend, BackendError, BackendErrorKind, CacheStep, CompileOptions, Executable, TraceCallback,
     check_storage, row_codec,
 };
-use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row_with_sink};
+use graph::ops::{
+    AttendedRow, CausalConv, LinearAttention, Op, UpdateAndAttend, attend_row_with_sink,
+};
 use graph::{Data, Graph, TensorId, Value};
 use kv::{
     CacheBuilderRegistry, CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError,
-    KvStorage, NO_CELL, RowBlock, Side,
+    KvStorage, NO_CELL, RowBlock, Side, StateSource,
 };
 use std::sync::Arc;
 
@@ -106,6 +108,8 @@ impl Executable for ReferenceExecutable {
             let operands: Vec<&Value> = node.inputs.iter().map(|id| self.value(*id)).collect();
             let result = match (&node.op, &mut cache) {
                 (Op::UpdateAndAttend(op), Some(step)) => update_and_attend(op, &operands, step)?,
+                (Op::CausalConv(op), Some(step)) => causal_conv(op, &operands, step)?,
+                (Op::LinearAttention(op), Some(step)) => linear_attention(op, &operands, step)?,
                 _ => node
                     .op
                     .evaluate(&operands, &shape, &bindings)
@@ -181,6 +185,89 @@ fn update_and_attend(
     Ok(Value::f32([queries, heads, layer.value_dim], out))
 }
 
+fn causal_conv(
+    op: &CausalConv,
+    operands: &[&Value],
+    step: &mut CacheStep<'_, ReferenceKv>,
+) -> Result<Value, BackendError> {
+    let [x, weight] = [0, 1].map(|i| operands[i].as_f32().expect("inferred as f32"));
+    let bias = operands
+        .get(3)
+        .map(|bias| bias.as_f32().expect("inferred as f32"));
+    let (tokens, channels) = operands[0].rows();
+    let mut out = vec![0.0; tokens * channels];
+    run_states(step, op.cache_id, |token, _, state| {
+        let rows = token * channels..(token + 1) * channels;
+        op.step(state, &x[rows.clone()], weight, bias, &mut out[rows]);
+    })?;
+    Ok(Value::f32([tokens, channels], out))
+}
+
+fn linear_attention(
+    op: &LinearAttention,
+    operands: &[&Value],
+    step: &mut CacheStep<'_, ReferenceKv>,
+) -> Result<Value, BackendError> {
+    let numbers = |i: usize| {
+        let operand = operands.get(i)?;
+        Some(operand.as_f32().expect("inferred as f32"))
+    };
+    let [q, k, v, decay] = [0, 1, 2, 3].map(|i| numbers(i).expect("four operands"));
+    let beta = numbers(5);
+    let (&[tokens, groups, depth], &[_, heads, width]) =
+        (&operands[0].shape[..], &operands[2].shape[..])
+    else {
+        unreachable!("inferred with three dimensions");
+    };
+    let mut out = vec![0.0; tokens * heads * width];
+    run_states(step, op.cache_id, |token, head, state| {
+        let group = token * groups + op.sharing.group(head, heads, groups);
+        let keys = group * depth..(group + 1) * depth;
+        let head = token * heads + head;
+        let values = head * width..(head + 1) * width;
+        op.step(
+            state,
+            [&q[keys.clone()], &k[keys], &v[values.clone()]],
+            decay[head],
+            beta.map(|beta| beta[head]),
+            &mut out[values],
+        );
+    })?;
+    Ok(Value::f32([tokens, heads, width], out))
+}
+
+/// Calls `update` with every token and head, and the state that it replaces.
+fn run_states(
+    step: &mut CacheStep<'_, ReferenceKv>,
+    cache_id: u32,
+    mut update: impl FnMut(usize, usize, &mut [f32]),
+) -> Result<(), BackendError> {
+    let plan = step.plan.layer(cache_id as usize);
+    let pools = &mut step.bytes.pools[cache_id as usize];
+    pools
+        .iter_mut()
+        .try_for_each(|pool| pool.ensure(plan.cells))?;
+    let [_, pool] = pools;
+    for head in 0..pool.heads {
+        let mut state = vec![0.0; pool.dim];
+        for (token, (source, cell)) in plan.sources.iter().zip(&plan.writes).enumerate() {
+            match *source {
+                StateSource::Zero => state.fill(0.0),
+                StateSource::Previous => {}
+                StateSource::Cell(cell) => state.copy_from_slice(pool.row(head, cell)),
+            }
+            update(token, head, &mut state);
+            if *cell != NO_CELL {
+                let storage = pool.storage;
+                pool.set(head, *cell, |bytes| {
+                    row_codec::encode(storage, &state, bytes)
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The KV storage of the reference backend: encoded rows and their decoded values.
 #[derive(Clone)]
 pub(crate) struct ReferenceKv {
@@ -191,7 +278,7 @@ pub(crate) struct ReferenceKv {
 
 impl ReferenceKv {
     fn new(config: &CacheConfig) -> Box<ReferenceKv> {
-        let pools = config.layers.iter().map(|l| {
+        let pools = config.layers.iter().enumerate().map(|(id, l)| {
             let pool = |dim, storage| ReferencePool {
                 heads: l.kv_heads,
                 dim,
@@ -200,8 +287,8 @@ impl ReferenceKv {
                 cells: vec![],
             };
             [
-                pool(l.key_dim, config.key_storage),
-                pool(l.value_dim, config.value_storage),
+                pool(l.key_dim, config.storage(id, Side::Key)),
+                pool(l.value_dim, config.storage(id, Side::Value)),
             ]
         });
         Box::new(ReferenceKv {
@@ -246,8 +333,10 @@ impl KvBytes for ReferenceKv {
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let pool = &self.pools[layer][side as usize];
-        let mut out = out.chunks_mut(pool.row_bytes());
-        for head in 0..pool.heads {
+        // States have no keys.
+        let mut out = out.chunks_mut(pool.row_bytes().max(1));
+        let heads = if pool.dim > 0 { pool.heads } else { 0 };
+        for head in 0..heads {
             for cell in runs.iter().flat_map(CellRun::cells) {
                 let row = out.next().expect("a place for every row");
                 pool.read_row(head, cell, row);
@@ -262,7 +351,7 @@ impl KvBytes for ReferenceKv {
             pool.ensure(block.cells)?;
             for head in 0..pool.heads {
                 let rows = block.bytes.get(head * block.head_stride..);
-                let rows = rows.unwrap_or_default().chunks(pool.row_bytes());
+                let rows = rows.unwrap_or_default().chunks(pool.row_bytes().max(1));
                 for (cell, row) in block.runs.iter().flat_map(CellRun::cells).zip(rows) {
                     pool.set(head, cell, |bytes| bytes.copy_from_slice(row));
                 }

@@ -5,7 +5,7 @@ use crate::{
     OutputCallback, RunMode, StepOutputs, TraceCallback,
 };
 use base::DType;
-use graph::ops::Op;
+use graph::ops::{CacheUse, Op};
 use graph::{DataRef, Graph, Node, TensorId, TensorKind, Value, ValueRef};
 use kv::{CacheConfig, CacheEntry, Step};
 use std::sync::Arc;
@@ -259,12 +259,20 @@ pub fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
     })
 }
 
+/// The nodes that use the cache, each with what it uses.
+fn cached_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, CacheUse)> {
+    graph.nodes().iter().filter_map(|node| {
+        let operands: Vec<_> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
+        Some((node, node.op.cache(&operands)?))
+    })
+}
+
 impl PositionInput {
-    /// Finds the graph input that all attention nodes use as their position, possibly through reshapes and casts.
+    /// Finds the graph input that all nodes with memory use as their position, possibly through reshapes and casts.
     fn find(graph: &Graph) -> Result<Option<PositionInput>, BackendError> {
         let mut found = None;
-        for (node, _) in attention_nodes(graph) {
-            let position = node.inputs[3];
+        for (node, cache) in cached_nodes(graph) {
+            let position = node.inputs[cache.position];
             let source = integer_source(graph, position);
             let index = graph.inputs().iter().position(|id| *id == source);
             let per_token = match graph.tensor(position).ty.shape.get(1) {
@@ -327,7 +335,7 @@ pub fn integer_source(graph: &Graph, id: TensorId) -> TensorId {
 
 /// Checks that the cache has every cache id of the graph, with the same heads and dimensions.
 fn check_layers(graph: &Graph, config: &CacheConfig) -> Result<(), BackendError> {
-    for (node, id) in attention_nodes(graph) {
+    for (node, CacheUse { id, dims, .. }) in cached_nodes(graph) {
         let name = graph.node_name(node);
         let Some(layer) = config.layers.get(id as usize) else {
             let reason = format!(
@@ -336,18 +344,9 @@ fn check_layers(graph: &Graph, config: &CacheConfig) -> Result<(), BackendError>
             );
             return Err(BackendErrorKind::CacheMismatch(reason).into());
         };
-        let dims = |operand: usize| {
-            let shape = &graph.tensor(node.inputs[operand]).ty.shape;
-            (shape[1].as_const(), shape[2].as_const())
-        };
-        let wanted = [
-            (Some(layer.kv_heads), Some(layer.key_dim)),
-            (Some(layer.kv_heads), Some(layer.value_dim)),
-        ];
-        if [dims(1), dims(2)] != wanted {
+        if dims != Some([layer.kv_heads, layer.key_dim, layer.value_dim]) {
             let reason = format!(
-                "{name} stores keys and values {:?}, cache {id} has {layer:?}",
-                [dims(1), dims(2)]
+                "{name} needs heads, elements of keys and of values {dims:?}, cache {id} has {layer:?}"
             );
             return Err(BackendErrorKind::CacheMismatch(reason).into());
         }

@@ -1,8 +1,8 @@
 //! The conformance suites, which compare a backend with the reference backend case by case.
 //!
 //! [`decoder`] tests what decoding needs: the ops of decoders, cached attention with random sequences of cache
-//! operations on every kind of cache, and steps in every run mode. [`experts`] tests routed experts and attention sinks, [`primitives`] the other
-//! ops, which exported graphs use. A backend's test calls those that it runs for each of its variants (instruction-set tiers, executors).
+//! operations on every kind of cache, and steps in every run mode. [`experts`] tests routed experts and attention sinks, [`states`] recurrent
+//! layers, [`primitives`] the other ops, which exported graphs use. A backend's test calls those that it runs for each of its variants (instruction-set tiers, executors).
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod op_case;
 mod primitive_ops;
 mod rows;
 mod shared;
+mod states;
 mod steps;
 
 pub use rows::RowsCopy;
@@ -38,7 +39,8 @@ pub fn run(
 ) -> Result<usize, String> {
     let decoder = decoder(backend, options, tolerance)?;
     let primitives = primitives(backend, options, tolerance)?;
-    Ok(decoder + primitives + experts(backend, options, tolerance)?)
+    let experts = experts(backend, options, tolerance)?;
+    Ok(decoder + primitives + experts + states(backend, options, STATE_HISTORIES)?)
 }
 
 /// Runs the decoder suite.
@@ -76,6 +78,18 @@ pub fn experts(
 ) -> Result<usize, String> {
     expert_ops::run(backend, options, tolerance)
 }
+
+/// Runs this number of random histories of a model with recurrent layers.
+pub fn states(
+    backend: &dyn Backend,
+    options: &CompileOptions,
+    histories: u64,
+) -> Result<usize, String> {
+    states::run(backend, options, histories)
+}
+
+/// The number of random histories with states in [`run`].
+const STATE_HISTORIES: u64 = 12;
 
 /// The number of random histories in the decoder suite.
 const HISTORIES: u64 = 60;

@@ -15,7 +15,7 @@ use pool::{CpuPool, buffer};
 use region::RegionPart;
 use std::sync::Arc;
 
-pub(crate) use pool::StepRows;
+pub(crate) use pool::{StatePool, StepRows};
 
 /// The stored keys and values of one cache.
 pub(crate) struct CpuKv {
@@ -112,6 +112,14 @@ impl CpuKv {
         }
     }
 
+    /// Grows the pool of a layer's states to the step's cells, and returns the states: `[heads, cells, elements]`.
+    pub(crate) fn states(&mut self, id: usize, step: &LayerPlan) -> Result<StatePool, KvError> {
+        assert!(self.prefix.is_none(), "a frozen prefix has no states");
+        let pool = &mut self.layers[id].values;
+        pool.ensure(step.cells)?;
+        Ok(pool.states())
+    }
+
     fn pools(&mut self) -> impl Iterator<Item = &mut CpuPool> {
         self.layers
             .iter_mut()
@@ -120,16 +128,19 @@ impl CpuKv {
 }
 
 fn empty_layers(config: &CacheConfig) -> Vec<LayerKv> {
-    let layer = |l: &kv::LayerConfig| {
+    let layer = |(id, l): (usize, &kv::LayerConfig)| {
         let pool =
             |layout, dim, storage| CpuPool::new(layout, l.kv_heads, dim, storage, config.growth(l));
-        let (keys, values) = (config.key_storage, config.value_storage);
+        let [keys, values] = [Side::Key, Side::Value].map(|side| config.storage(id, side));
         LayerKv {
-            keys: pool(RowLayout::keys(keys, l.key_dim), l.key_dim, keys),
+            keys: match l.is_state() {
+                true => pool(RowLayout::rows(keys, 0), 0, keys),
+                false => pool(RowLayout::keys(keys, l.key_dim), l.key_dim, keys),
+            },
             values: pool(RowLayout::rows(values, l.value_dim), l.value_dim, values),
         }
     };
-    config.layers.iter().map(layer).collect()
+    config.layers.iter().enumerate().map(layer).collect()
 }
 
 fn layer_bytes(layers: &[LayerKv]) -> usize {

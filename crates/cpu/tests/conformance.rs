@@ -37,6 +37,18 @@ fn attention_agrees_with_the_reference_over_random_histories() {
     conformance::random_histories(&cpu, &options, 2e-5, histories).unwrap();
 }
 
+/// `KVARK_HISTORIES=N` runs N histories instead of a few.
+#[test]
+fn states_have_the_bits_of_cold_runs_over_random_histories() {
+    let histories = std::env::var("KVARK_HISTORIES").ok();
+    let histories = histories.and_then(|n| n.parse().ok()).unwrap_or(150);
+    let options = CompileOptions {
+        threads: Some(2),
+        ..CompileOptions::default()
+    };
+    conformance::states(&Cpu::new().unwrap(), &options, histories).unwrap();
+}
+
 #[test]
 fn the_reference_agrees_with_itself() {
     conformance::run(&Reference::new(), &CompileOptions::default(), 0.0).unwrap();

@@ -1,9 +1,8 @@
-//! KV cache sizes derived from a graph's `update_and_attend` nodes.
+//! KV cache sizes derived from a graph's nodes with memory.
 
 use std::collections::BTreeMap;
 
 use graph::Graph;
-use graph::ops::Op;
 use kv::LayerConfig;
 
 use crate::error::ImportError;
@@ -12,17 +11,14 @@ use crate::error::ImportError;
 pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
     let mut caches: BTreeMap<u32, LayerConfig> = BTreeMap::new();
     for node in graph.nodes() {
-        let Op::UpdateAndAttend(op) = &node.op else {
+        let operands: Vec<_> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
+        let Some(cache) = node.op.cache(&operands) else {
             continue;
         };
         let wrong = |reason: String| {
-            ImportError::value(format!("cache {} of {}", op.cache_id, graph.name()), reason)
+            ImportError::value(format!("cache {} of {}", cache.id, graph.name()), reason)
         };
-        let dims = |operand: usize| {
-            let shape = &graph.tensor(node.inputs[operand]).ty.shape;
-            Some((shape.get(1)?.as_const()?, shape.get(2)?.as_const()?))
-        };
-        let (Some((kv_heads, key_dim)), Some((_, value_dim))) = (dims(1), dims(2)) else {
+        let Some([kv_heads, key_dim, value_dim]) = cache.dims else {
             return Err(wrong("must have constant head counts and sizes".into()));
         };
         let layer = LayerConfig {
@@ -31,7 +27,7 @@ pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
             value_dim,
             window: None,
         };
-        let before = caches.insert(op.cache_id, layer);
+        let before = caches.insert(cache.id, layer);
         if before.is_some_and(|before| before != layer) {
             return Err(wrong("is used with two sizes".into()));
         }

@@ -65,7 +65,7 @@ impl ConstValue {
         result: &TensorType,
     ) -> Option<ConstValue> {
         let shape = small(result)?;
-        if let Op::UpdateAndAttend(_) = op {
+        if op.has_memory() {
             return None;
         }
         let follow = ConstEvaluator {

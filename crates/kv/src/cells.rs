@@ -4,13 +4,14 @@ mod allocator;
 mod candidates;
 mod restore;
 mod space;
+mod states;
 mod step;
 
 use crate::candidate_tree::CandidateTree;
 use crate::plan::LayerClasses;
 use crate::step::Role;
 use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SeqCache, SeqId};
-use space::{CellSpace, RingSize};
+use space::{CellSpace, Retention, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
 /// The maximum number of sequences in one pool that steps can extend. Retained prefixes do not count.
@@ -38,7 +39,8 @@ const MAX_RETAINED: usize = 4096;
 pub struct Cells {
     classes: LayerClasses,
     ring: Option<RingPolicy>,
-    /// `spaces[0]` holds the cells of all positions. The others hold the cells of ring layers, one space per window.
+    /// `spaces[0]` holds the cells of all positions. Then come the cells of ring layers, one space per window, and last those of
+    /// states.
     spaces: Vec<CellSpace>,
     /// The sequence and role of every token of the declared step; empty when no step is declared.
     declared: Vec<(SeqId, Role)>,
@@ -67,23 +69,32 @@ impl Compaction {
 impl Cells {
     /// An empty pool.
     pub fn new(config: &CacheConfig) -> Cells {
-        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(&config.layers);
         let ring = config
             .ring
             .filter(|_| classes.windows.iter().any(Option::is_some));
-        let space = |class, ring| CellSpace::new(class, ring, config.capacity, MAX_SEQUENCES);
+        let space = |class, retention| {
+            let capacity = match retention {
+                Retention::States(policy) => policy.slots,
+                _ => config.capacity,
+            };
+            CellSpace::new(class, retention, capacity, MAX_SEQUENCES)
+        };
         let flat = match ring {
-            // The space of all positions always exists. If every layer is a ring, it gets a class that no layer has.
-            Some(_) => classes.windows.iter().position(Option::is_none),
-            None => Some(0),
+            // The space of all positions always exists. If every layer is a ring or has a state, it gets a class that no layer has.
+            Some(_) => classes.rows_with_window(None),
+            None => classes.first_rows(),
         };
         let flat = flat.unwrap_or(classes.windows.len());
-        let mut all = vec![space(flat, None)];
+        let mut all = vec![space(flat, Retention::All)];
         for (class, window) in classes.windows.iter().enumerate() {
             if let Some((window, ring)) = window.zip(ring) {
                 let slots = ring.slots(window);
-                all.push(space(class, Some(RingSize { window, slots })));
+                all.push(space(class, Retention::Ring(RingSize { window, slots })));
             }
+        }
+        if let Some(class) = classes.states {
+            all.push(space(class, Retention::States(config.states)));
         }
         Cells {
             classes,
@@ -187,7 +198,7 @@ impl Cells {
     fn floor(&self, seq: SeqId) -> u32 {
         let all = &self.spaces[0].sequences[seq as usize];
         let floor = |space: &CellSpace| {
-            let ring = space.ring.filter(|ring| ring.window > 1)?;
+            let ring = space.ring().filter(|ring| ring.window > 1)?;
             let kept = &space.sequences[seq as usize];
             let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
             let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
@@ -268,6 +279,7 @@ impl Cells {
 
     /// Returns an error if, after the removal of `range`, a ring layer lacks rows that the next token attends to.
     fn check_removal(&self, seq: SeqId, range: &Range<u32>) -> Result<(), KvError> {
+        self.check_states_after_removal(seq, range)?;
         let all = &self.spaces[0].sequences[seq as usize];
         let behind = |run: &CellRun| {
             run.clip(&(range.end..u32::MAX))
@@ -283,7 +295,7 @@ impl Cells {
             let before = seen.start..seen.end.min(range.start);
             sequence.count(&before) + sequence.count(&(seen.start.max(end)..seen.end))
         };
-        for space in &self.spaces[1..] {
+        for space in self.rings() {
             let seen = space.seen_before(next);
             if count(space, &seen) < count(&self.spaces[0], &seen) {
                 let floor = self.floor(seq);
@@ -298,6 +310,7 @@ impl Cells {
         if src == dst {
             return Ok(());
         }
+        self.check_shared_states(src, dst, range)?;
         let added = |space: &CellSpace| -> Result<Vec<CellRun>, u32> {
             let mut added = Vec::new();
             let [from, to] = [src, dst].map(|seq| &space.sequences[seq as usize].runs);
@@ -318,7 +331,8 @@ impl Cells {
             let shared: u32 = parts.map(|run| run.len).sum();
             space.sequences[dst as usize].count(seen) + shared
         };
-        for each in self.spaces.iter().zip(&added).skip(1) {
+        let rings = self.spaces.iter().zip(&added);
+        for each in rings.filter(|(space, _)| space.ring().is_some()) {
             let seen = each.0.seen_before(next);
             if held(each, &seen) < held((&self.spaces[0], &added[0]), &seen) {
                 let floor = self.floor(src);
@@ -329,13 +343,27 @@ impl Cells {
             space.share(dst, added);
             space.remove(dst, &space.evicted_positions(next));
         }
+        self.keep_live_state(dst);
         Ok(())
+    }
+
+    /// The cell spaces of ring layers.
+    fn rings(&self) -> impl Iterator<Item = &CellSpace> {
+        self.spaces.iter().filter(|space| space.ring().is_some())
+    }
+
+    /// Keeps the state that a fork or a rewind ends at when the sequence goes on.
+    fn keep_live_state(&mut self, seq: SeqId) {
+        for space in &mut self.spaces {
+            space.sequences[seq as usize].keeps_live = space.policy().is_some();
+        }
     }
 
     fn remove(&mut self, seq: SeqId, range: &Range<u32>) {
         self.spaces
             .iter_mut()
             .for_each(|space| space.remove(seq, range));
+        self.keep_live_state(seq);
     }
 }
 

@@ -106,16 +106,58 @@ impl fmt::Display for KvStorage {
 }
 
 /// The model's facts about one cached layer (cache id).
+///
+/// A layer's memory is rows, a key and a value for each position, or a *state*: one value for a sequence, which every token
+/// replaces. A state is stored like the value of the token that it follows, and has no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
-    /// Heads that store keys and values (not query heads).
+    /// Heads that store keys and values (not query heads), or heads of the state.
     pub kv_heads: usize,
-    /// Elements of a key, per head.
+    /// Elements of a key, per head; 0 for a state.
     pub key_dim: usize,
-    /// Elements of a value, per head.
+    /// Elements of a value or of the state, per head.
     pub value_dim: usize,
     /// A query sees only the last `window` positions, its own included; `None` sees all.
     pub window: Option<u32>,
+}
+
+impl LayerConfig {
+    /// A layer with a state.
+    pub const fn state(heads: usize, elements: usize) -> LayerConfig {
+        LayerConfig {
+            kv_heads: heads,
+            key_dim: 0,
+            value_dim: elements,
+            window: None,
+        }
+    }
+
+    /// Whether the layer's memory is a state.
+    pub const fn is_state(&self) -> bool {
+        self.key_dim == 0
+    }
+}
+
+/// How many states layers with a state keep. All such layers of a model keep them at the same positions.
+///
+/// A sequence needs its *live* state, which its next token replaces. The others are *snapshots*: a rewind, a fork or a shared
+/// prefix can end there. A state is kept as a snapshot where a prompt begins or ends, and at regular positions inside prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatePolicy {
+    /// The maximum number of states in the pool, live ones included. A step writes new states before it releases those that it
+    /// replaces, so each sequence of a step needs two, and each candidate one.
+    pub slots: u32,
+    /// A snapshot is kept after every position of a prompt that is a multiple of this; 0 keeps none inside prompts.
+    pub interval: u32,
+}
+
+impl Default for StatePolicy {
+    fn default() -> StatePolicy {
+        StatePolicy {
+            slots: 32,
+            interval: 256,
+        }
+    }
 }
 
 /// The limits that size the rings of sliding-window layers.
@@ -154,6 +196,8 @@ pub struct CacheConfig {
     pub initial_cells: u32,
     /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
     pub ring: Option<RingPolicy>,
+    /// How many states are kept, if layers have states.
+    pub states: StatePolicy,
 }
 
 impl CacheConfig {
@@ -174,6 +218,21 @@ impl CacheConfig {
             value_storage: KvStorage::default(),
             initial_cells: 256,
             ring: None,
+            states: StatePolicy::default(),
+        }
+    }
+
+    /// Whether a layer's memory is a state.
+    pub fn has_states(&self) -> bool {
+        self.layers.iter().any(LayerConfig::is_state)
+    }
+
+    /// How a side of a layer is stored: states in f32, so that they are the same wherever a sequence is divided into steps.
+    pub fn storage(&self, layer: usize, side: Side) -> KvStorage {
+        match side {
+            _ if self.layers[layer].is_state() => KvStorage::F32,
+            Side::Key => self.key_storage,
+            Side::Value => self.value_storage,
         }
     }
 
@@ -189,7 +248,10 @@ impl CacheConfig {
         }
         for (i, layer) in self.layers.iter().enumerate() {
             let (heads, key, value) = (layer.kv_heads, layer.key_dim, layer.value_dim);
-            if heads == 0 || key == 0 || value == 0 {
+            if layer.is_state() && layer.window.is_some() {
+                return bad(format!("layer {i} has a state and a window"));
+            }
+            if heads == 0 || value == 0 {
                 let sizes = format!("{heads} heads, keys of {key} and values of {value}");
                 return bad(format!("layer {i} has {sizes}"));
             }
@@ -204,26 +266,41 @@ impl CacheConfig {
                 _ => {}
             }
         }
+        let slots = self.states.slots;
+        if self.has_states() && !(2..=max).contains(&slots) {
+            return bad(format!("{slots} states, must be at least 2"));
+        }
         Ok(())
     }
 
     /// Bytes of one row of one head.
     pub fn row_bytes(&self, layer: usize, side: Side) -> usize {
-        let layer = &self.layers[layer];
-        match side {
-            Side::Key => self.key_storage.row_bytes(layer.key_dim),
-            Side::Value => self.value_storage.row_bytes(layer.value_dim),
-        }
+        let config = &self.layers[layer];
+        let dim = match side {
+            Side::Key => config.key_dim,
+            Side::Value => config.value_dim,
+        };
+        self.storage(layer, side).row_bytes(dim)
     }
 
-    /// Bytes that `cells` cells take over all layers, keys and values together.
+    /// Bytes of a row of all heads, key and value together.
+    fn cell_bytes(&self, layer: usize) -> usize {
+        let sides = [Side::Key, Side::Value].map(|side| self.row_bytes(layer, side));
+        self.layers[layer].kv_heads * sides.iter().sum::<usize>()
+    }
+
+    /// Bytes that `cells` cells take over all layers with rows, keys and values together.
     pub fn bytes_for(&self, cells: u32) -> usize {
-        let row = |l: &LayerConfig| {
-            l.kv_heads
-                * (self.key_storage.row_bytes(l.key_dim)
-                    + self.value_storage.row_bytes(l.value_dim))
-        };
-        self.layers.iter().map(row).sum::<usize>() * cells as usize
+        let layers = 0..self.layers.len();
+        let rows = layers.filter(|layer| !self.layers[*layer].is_state());
+        rows.map(|layer| self.cell_bytes(layer)).sum::<usize>() * cells as usize
+    }
+
+    /// Bytes of one state over all layers; 0 if no layer has one.
+    pub fn state_bytes(&self) -> usize {
+        let layers = 0..self.layers.len();
+        let states = layers.filter(|layer| self.layers[*layer].is_state());
+        states.map(|layer| self.cell_bytes(layer)).sum()
     }
 }
 

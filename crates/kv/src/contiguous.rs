@@ -33,7 +33,7 @@ impl Contiguous {
 
     /// A cache whose first `base` tokens are a shared, read-only prefix.
     pub(crate) fn with_prefix(base: u32, config: &CacheConfig) -> Contiguous {
-        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(&config.layers);
         Contiguous {
             capacity: config.capacity,
             len: base,
@@ -206,6 +206,7 @@ impl CacheManager for Contiguous {
     }
 
     fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        self.classes.check_no_states("contiguous")?;
         let tokens = step.real()?;
         self.check(tokens)?;
         plan.reset(step, &self.classes);

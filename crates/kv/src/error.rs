@@ -51,6 +51,22 @@ pub enum KvErrorKind {
         /// The shortest length possible.
         floor: u32,
     },
+    /// No state is kept at this length, so nothing can go on there.
+    #[error("cannot go on after {to} tokens: the nearest kept state before is after {nearest}")]
+    NoState {
+        /// The length asked for.
+        to: u32,
+        /// The longest length below it that has a state; 0 for the beginning.
+        nearest: u32,
+    },
+    /// The live states of a step need more slots than the cache has.
+    #[error("{needed} states are needed and the cache has {slots}")]
+    StatesFull {
+        /// States that cannot be given up.
+        needed: u32,
+        /// The maximum number of states.
+        slots: u32,
+    },
     /// The step has more tokens than the slack of the ring layers.
     #[error("a step of {tokens} tokens is too long: the ring layers allow {max}")]
     StepTooLong {

@@ -141,9 +141,23 @@ impl PoolGrowth {
     }
 }
 
+/// States of the first allocation of a pool, unless all are allocated at once.
+const FIRST_STATES: u32 = 4;
+
 impl CacheConfig {
     /// How the pools of a layer grow.
     pub fn growth(&self, layer: &LayerConfig) -> PoolGrowth {
+        if layer.is_state() {
+            let slots = self.states.slots;
+            return PoolGrowth {
+                initial_rows: match self.initial_cells {
+                    CacheConfig::ALL_CELLS => slots,
+                    _ => slots.min(FIRST_STATES),
+                },
+                max_rows_per_sequence: slots,
+                capacity: slots,
+            };
+        }
         let max_rows_per_sequence = match layer.window.zip(self.ring) {
             Some((window, ring)) => ring.slots(window).min(self.capacity),
             None => self.capacity,
@@ -170,18 +184,23 @@ impl CacheConfig {
             offset = side.end();
             side
         };
-        let layer = |layer: &LayerConfig| {
+        let layer = |(index, layer): (usize, &LayerConfig)| {
             let growth = self.growth(layer);
             let rings = u64::from(growth.max_rows_per_sequence) * u64::from(sequences.max(1));
-            let rows = growth.rows(rings.min(tokens.into()) as u32) as usize;
+            let rows = match layer.is_state() {
+                true => growth.rows(self.states.slots),
+                false => growth.rows(rings.min(tokens.into()) as u32),
+            };
+            let rows = rows as usize;
+            let [key, value] = [Side::Key, Side::Value].map(|side| self.storage(index, side));
             LayerLayout {
                 window: layer.window,
-                keys: side(layer.kv_heads, layer.key_dim, self.key_storage, rows),
-                values: side(layer.kv_heads, layer.value_dim, self.value_storage, rows),
+                keys: side(layer.kv_heads, layer.key_dim, key, rows),
+                values: side(layer.kv_heads, layer.value_dim, value, rows),
             }
         };
         KvLayout {
-            layers: self.layers.iter().map(layer).collect(),
+            layers: self.layers.iter().enumerate().map(layer).collect(),
         }
     }
 }

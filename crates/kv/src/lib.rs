@@ -42,14 +42,14 @@ mod traits;
 mod tree;
 
 pub use cells::{Cells, Compaction, MAX_SEQUENCES};
-pub use config::{CacheConfig, KvStorage, LayerConfig, QuantGroup, RingPolicy};
+pub use config::{CacheConfig, KvStorage, LayerConfig, QuantGroup, RingPolicy, StatePolicy};
 pub use contiguous::Contiguous;
 pub use entry::{CacheEntry, CacheState, KvBytes};
 pub use error::{KvError, KvErrorKind};
 pub use layout::{KvLayout, LayerLayout, PoolGrowth, Side, SideLayout};
 pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
 pub use operations::{CacheOperations, MoveRows, OneSequence, ReadRows, WriteRows};
-pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StepPlan};
+pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StateSource, StepPlan};
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};

@@ -20,7 +20,7 @@
 //! assert!(config.check().is_ok());
 //! ```
 
-use crate::{CacheConfig, KvError, KvErrorKind, KvStorage, LayerConfig, RingPolicy};
+use crate::{CacheConfig, KvError, KvErrorKind, KvStorage, LayerConfig, RingPolicy, StatePolicy};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -105,6 +105,8 @@ pub struct CachePolicy {
     pub initial_cells: u32,
     /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
     pub ring: Option<RingPolicy>,
+    /// How many states are kept, if layers have states.
+    pub states: StatePolicy,
 }
 
 impl CachePolicy {
@@ -115,6 +117,7 @@ impl CachePolicy {
             value_storage,
             initial_cells,
             ring,
+            states,
             ..
         } = CacheConfig::new(capacity, vec![]);
         CachePolicy {
@@ -123,6 +126,7 @@ impl CachePolicy {
             value_storage,
             initial_cells,
             ring,
+            states,
         }
     }
 }
@@ -136,6 +140,7 @@ pub fn make_config(facts: &CacheFacts, policy: &CachePolicy) -> CacheConfig {
         value_storage: policy.value_storage,
         initial_cells: policy.initial_cells,
         ring: policy.ring,
+        states: policy.states,
     }
 }
 

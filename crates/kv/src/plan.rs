@@ -1,7 +1,7 @@
 //! The plan of a step, which the bookkeeping hands to a backend: integers only.
 
-use crate::Step;
 use crate::candidate_tree::{Node, StepTree};
+use crate::{KvError, KvErrorKind, LayerConfig, Step};
 use std::ops::Range;
 
 /// Consecutive positions stored in consecutive cells.
@@ -184,13 +184,29 @@ impl AttentionSpans {
 /// The cell number of a token whose row is not written.
 pub const NO_CELL: u32 = u32::MAX;
 
+/// The state that a token continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateSource {
+    /// Zeros: the token is the first of its sequence, or padding.
+    Zero,
+    /// The state after the token before it in the step.
+    Previous,
+    /// A stored state. An earlier token of the step may write it.
+    Cell(u32),
+}
+
 /// The plan of one step for the layers of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerPlan {
-    /// The cell that each token's row is written to; [`NO_CELL`] for padding.
+    /// The cell that each token's row, or the state after it, is written to; [`NO_CELL`] for padding and for states that nobody
+    /// needs after the step.
     pub writes: Vec<u32>,
-    /// The rows that the tokens attend to, their own included.
+    /// The rows that the tokens attend to, their own included. Empty in layers with states.
     pub visible: AttentionSpans,
+    /// In layers with states, the state that each token continues.
+    pub sources: Vec<StateSource>,
+    /// Cells of snapshots that the step may overwrite.
+    pub(crate) evicted: Vec<u32>,
     /// Cells that the layer's pool must have before rows are written.
     pub cells: u32,
 }
@@ -220,6 +236,12 @@ impl LayerPlan {
         self.writes.push(NO_CELL);
         self.visible.push_padding();
     }
+
+    /// Appends a padding token of a layer with states.
+    pub(crate) fn push_state_padding(&mut self) {
+        self.writes.push(NO_CELL);
+        self.sources.push(StateSource::Zero);
+    }
 }
 
 impl StepPlan {
@@ -246,45 +268,78 @@ impl StepPlan {
         self.class_of.clone_from(&classes.class_of);
     }
 
-    /// Copies the plan of the first class to the others and narrows every class's queries to its window.
+    /// Copies the plan of the first class with rows to the others and narrows every class's queries to its window.
     pub(crate) fn narrow_classes(&mut self, classes: &LayerClasses) {
-        let Some((first, rest)) = self.classes.split_first_mut() else {
+        let plans = self.classes.iter_mut().zip(&classes.windows).enumerate();
+        let mut rows = plans.filter(|(class, _)| classes.states != Some(*class));
+        let Some((_, (first, own))) = rows.next() else {
             return;
         };
-        for (plan, window) in rest.iter_mut().zip(&classes.windows[1..]) {
+        for (_, (plan, window)) in rows {
             plan.writes.clone_from(&first.writes);
             plan.cells = first.cells;
             plan.visible
                 .narrow_from(&first.visible, window.unwrap_or(u32::MAX));
         }
-        if let Some(window) = classes.windows[0] {
+        if let Some(window) = *own {
             let full = std::mem::take(&mut first.visible);
             first.visible.narrow_from(&full, window);
         }
     }
 }
 
-/// The layer classes of a cache: its distinct attention windows, and the class of each layer.
+/// The layer classes of a cache: its distinct attention windows, one class for all layers with states, and the class of each
+/// layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LayerClasses {
+    /// The window of each class; `None` for the class of states.
     pub(crate) windows: Vec<Option<u32>>,
     pub(crate) class_of: Vec<u16>,
+    /// The class of the layers with states.
+    pub(crate) states: Option<usize>,
 }
 
 impl LayerClasses {
-    pub(crate) fn new(windows: impl Iterator<Item = Option<u32>>) -> LayerClasses {
+    pub(crate) fn new(layers: &[LayerConfig]) -> LayerClasses {
         let mut classes = LayerClasses {
             windows: vec![],
             class_of: vec![],
+            states: None,
         };
-        for window in windows {
-            let known = classes.windows.iter().position(|w| *w == window);
+        for layer in layers {
+            let known = match layer.is_state() {
+                true => classes.states,
+                false => classes.rows_with_window(layer.window),
+            };
             let class = known.unwrap_or(classes.windows.len());
             if known.is_none() {
-                classes.windows.push(window);
+                classes.windows.push(layer.window);
+            }
+            if layer.is_state() {
+                classes.states = Some(class);
             }
             classes.class_of.push(class as u16);
         }
         classes
+    }
+
+    /// The class of the layers that have rows and this window.
+    pub(crate) fn rows_with_window(&self, window: Option<u32>) -> Option<usize> {
+        let mut all = self.windows.iter().enumerate();
+        all.position(|(class, other)| *other == window && self.states != Some(class))
+    }
+
+    /// The first class of layers that have rows.
+    pub(crate) fn first_rows(&self) -> Option<usize> {
+        (0..self.windows.len()).find(|class| self.states != Some(*class))
+    }
+
+    /// Returns an error if layers have states, in a kind of cache that holds none.
+    pub(crate) fn check_no_states(&self, kind: &'static str) -> Result<(), KvError> {
+        let operation = "hold the states of recurrent layers: use a cells cache";
+        match self.states {
+            Some(_) => Err(KvErrorKind::Unsupported { kind, operation }.into()),
+            None => Ok(()),
+        }
     }
 }

@@ -44,7 +44,7 @@ impl ScatterIndex {
     /// Empty buffers of `config.capacity` rows for each of `sequences` sequences.
     pub fn new(config: &CacheConfig, sequences: u32) -> ScatterIndex {
         ScatterIndex {
-            classes: LayerClasses::new(config.layers.iter().map(|l| l.window)),
+            classes: LayerClasses::new(&config.layers),
             max_seq_len: config.capacity,
             first_block_rows: config.initial_cells.clamp(1, config.capacity.max(1)),
             valid_rows: vec![0; sequences as usize],
@@ -306,6 +306,7 @@ impl CacheManager for ScatterIndex {
     }
 
     fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        self.classes.check_no_states("scatter")?;
         let tokens = step.tokens();
         if tokens.is_empty() {
             return Err(KvErrorKind::EmptyStep.into());

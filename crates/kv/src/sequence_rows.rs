@@ -121,6 +121,9 @@ impl SequenceRows {
     /// The maximum number of tokens that a shift can drop after the first `keep`, so that ring layers still hold a full
     /// window.
     pub(crate) fn max_shift(&self, keep: u32, config: &CacheConfig) -> u32 {
+        if config.has_states() {
+            return 0;
+        }
         let max = |(i, layer): (usize, &LayerConfig)| match (self.first_position(i), layer.window) {
             (0, _) | (_, None) => u32::MAX,
             (first, Some(window)) => {

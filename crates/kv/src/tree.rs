@@ -29,7 +29,7 @@ pub struct Tree {
 impl Tree {
     /// An empty cache.
     pub fn new(config: &CacheConfig) -> Tree {
-        let classes = LayerClasses::new(config.layers.iter().map(|l| l.window));
+        let classes = LayerClasses::new(&config.layers);
         Tree {
             rings: RingState::new(0, config, &classes),
             classes,
@@ -281,6 +281,7 @@ impl CacheManager for Tree {
     }
 
     fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
+        self.classes.check_no_states("tree")?;
         let tokens = step.real()?;
         let mut nodes = std::mem::take(&mut plan.nodes);
         let checked = match has_candidates(tokens) {

@@ -24,6 +24,9 @@ use crate::kernels::rearrange::gather_rows::GatherRows;
 use crate::kernels::rearrange::scatter::Scatter;
 use crate::kernels::rearrange::triangle::Triangle;
 use crate::kernels::rearrange::windows::Windows;
+use crate::kernels::recurrent::StepStates;
+use crate::kernels::recurrent::causal_conv::{CausalConv, ConvOperands};
+use crate::kernels::recurrent::linear_attention::{LinearAttention, LinearAttentionOperands};
 use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
@@ -75,6 +78,8 @@ pub(crate) enum Call {
     Scatter(Scatter),
     Windows(Windows),
     CachedAttention(CachedAttentionCall),
+    CausalConv(CausalConv),
+    LinearAttention(LinearAttention),
 }
 
 /// Attention over a cache and the step's own rows, which are stored first.
@@ -335,6 +340,26 @@ impl Call {
                 Call::CachedAttention(op) => {
                     update_and_attend(ctx, op, (at.input(1), None), at, cache)?;
                 }
+                Call::CausalConv(op) => {
+                    let operands = ConvOperands {
+                        x: at.input(0),
+                        weight: at.input(1),
+                        bias: at.input(3),
+                        out,
+                    };
+                    op.run(ctx, states(cache, op.cache_id)?, operands);
+                }
+                Call::LinearAttention(op) => {
+                    let operands = LinearAttentionOperands {
+                        q: at.input(0),
+                        k: at.input(1),
+                        v: at.input(2),
+                        decay: at.input(3),
+                        beta: at.input(5),
+                        out,
+                    };
+                    op.run(ctx, states(cache, op.cache_id)?, operands);
+                }
             }
         }
         Ok(())
@@ -381,6 +406,17 @@ impl FusionSupport for FusibleCalls<'_> {
     fn rotation(&self, operand: usize) -> bool {
         operand == 1
     }
+}
+
+/// The states of a layer in a step.
+fn states<'a>(
+    cache: &'a mut Option<CacheStep<'_, CpuKv>>,
+    cache_id: usize,
+) -> Result<StepStates<'a>, CallError> {
+    let Some(step) = cache else {
+        return Err("needs a cache".to_owned().into());
+    };
+    StepStates::new(step, cache_id).map_err(|e| CallError::Other(e.into()))
 }
 
 /// Stores this step's rows, with rotated keys if a rotation is given, and computes the attention of each query over the

@@ -28,6 +28,8 @@ use crate::kernels::rearrange::gather_rows::GatherRows;
 use crate::kernels::rearrange::scatter::Scatter;
 use crate::kernels::rearrange::triangle::Triangle;
 use crate::kernels::rearrange::windows::{Slide, Windows};
+use crate::kernels::recurrent::causal_conv::{CausalConv, MAX_TAPS};
+use crate::kernels::recurrent::linear_attention::LinearAttention;
 use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::arg_sort::ArgSort;
 use crate::kernels::reduce::cumsum::CumSum;
@@ -206,6 +208,29 @@ impl<'a> Sizes<'a> {
                 },
                 cache_id: op.cache_id as usize,
                 tokens: output[0],
+            }),
+            Op::CausalConv(op) => {
+                let taps = self.inputs[1][1];
+                if taps > MAX_TAPS {
+                    return Err(format!("has {taps} taps, can have {MAX_TAPS}"));
+                }
+                Call::CausalConv(CausalConv {
+                    cache_id: op.cache_id as usize,
+                    tokens: output[0],
+                    channels: output[1],
+                    taps,
+                    activation: op.activation,
+                })
+            }
+            Op::LinearAttention(op) => Call::LinearAttention(LinearAttention {
+                cache_id: op.cache_id as usize,
+                tokens: output[0],
+                groups: self.inputs[0][1],
+                heads: output[1],
+                depth: self.inputs[0][2],
+                width: output[2],
+                scale: op.scale,
+                sharing: op.sharing,
             }),
             Op::Permute(op) => {
                 let own = strides(&self.inputs[0]);

@@ -81,7 +81,7 @@ impl WeightLayouts {
             ids.filter_map(move |id| format(id, is_linear))
                 .collect::<Vec<_>>()
         };
-        let cached = |node: &Node| matches!(node.op, Op::UpdateAndAttend(_));
+        let cached = |node: &Node| node.op.has_memory();
         WeightLayouts {
             layouts: graph.nodes().iter().flat_map(panels).collect(),
             precision: match (isa.has_tiles(), precision) {

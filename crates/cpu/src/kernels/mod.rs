@@ -15,6 +15,7 @@ pub(crate) mod loop_nest;
 pub(crate) mod matmul;
 pub(crate) mod normalise;
 pub(crate) mod rearrange;
+pub(crate) mod recurrent;
 pub(crate) mod reduce;
 
 use crate::isa::Isa;

@@ -45,6 +45,26 @@ pub(super) struct Writer<'a> {
     pool: PhantomData<&'a mut CpuPool>,
 }
 
+/// The states of a layer, `[heads, cells, elements]` f32.
+#[derive(Clone, Copy)]
+pub(crate) struct StatePool {
+    start: SendPtr<f32>,
+    cells: usize,
+    elements: usize,
+}
+
+impl StatePool {
+    /// Where a head's state in a cell begins.
+    ///
+    /// # Safety
+    /// The pool must have the head and the cell.
+    pub(crate) unsafe fn at(&self, head: usize, cell: u32) -> *mut f32 {
+        let state = head * self.cells + cell as usize;
+        // SAFETY: the caller guarantees that the state lies in the pool.
+        unsafe { self.start.at(state * self.elements) }
+    }
+}
+
 /// Thread-local buffers for one row: rotated, and encoded.
 #[derive(Default)]
 struct RowScratch {
@@ -166,6 +186,16 @@ impl CpuPool {
             cells,
             rows,
             pool: PhantomData,
+        }
+    }
+
+    /// The pool as states, which are stored in f32.
+    pub(super) fn states(&mut self) -> StatePool {
+        assert_eq!(self.storage, KvStorage::F32, "states are f32");
+        StatePool {
+            start: SendPtr(self.bytes.as_mut_ptr().cast()),
+            cells: self.cells,
+            elements: self.dim,
         }
     }
 

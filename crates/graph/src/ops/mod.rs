@@ -5,6 +5,7 @@ mod arg_sort;
 mod attention;
 mod binary;
 mod cast;
+mod causal_conv;
 mod compare;
 mod concat;
 mod conv;
@@ -21,6 +22,7 @@ mod grid_sample;
 mod index;
 mod layer_norm;
 mod linear;
+mod linear_attention;
 mod mat_mul;
 mod operands;
 mod permute;
@@ -49,6 +51,7 @@ pub use arg_sort::ArgSort;
 pub use attention::Attention;
 pub use binary::{Binary, BinaryFunction};
 pub use cast::Cast;
+pub use causal_conv::CausalConv;
 pub use compare::{Compare, CompareFunction};
 pub use concat::Concat;
 pub use conv::Conv;
@@ -64,6 +67,7 @@ pub use grid_sample::{GridSample, MAX_SAMPLE_AXES, MAX_TAPS, SampleMode, SampleP
 pub use index::Index;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use linear_attention::{HeadSharing, LinearAttention};
 pub use mat_mul::MatMul;
 pub use permute::Permute;
 pub use range::Range;
@@ -121,6 +125,17 @@ pub(crate) enum Dependence {
     All,
 }
 
+/// How a node uses the cache that is bound at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Index of the cache.
+    pub id: u32,
+    /// The operand with the positions of the tokens.
+    pub position: usize,
+    /// Heads, elements of a key (0 for a state) and elements of a value or a state, if they are constants.
+    pub dims: Option<[usize; 3]>,
+}
+
 /// Formats a dimension with the graph's symbol names.
 pub type DimFormatter<'a> = &'a dyn Fn(&Dim) -> String;
 
@@ -145,6 +160,11 @@ pub(crate) trait OpDefinition {
     /// The elements of the operands that one element of the result is computed from.
     fn dependence(&self) -> Dependence {
         Dependence::All
+    }
+
+    /// How a node with these operands uses the cache; `None` if the op has no memory.
+    fn cache(&self, _inputs: &[&TensorType]) -> Option<CacheUse> {
+        None
     }
 
     /// Whether the result is operand 0 unchanged if it has its type. `is_number` returns whether an operand is a constant of one
@@ -188,6 +208,7 @@ ops!(
     Attention,
     Binary,
     Cast,
+    CausalConv,
     Compare,
     Concat,
     Conv,
@@ -203,6 +224,7 @@ ops!(
     Index,
     LayerNorm,
     Linear,
+    LinearAttention,
     MatMul,
     Permute,
     Range,
@@ -249,6 +271,16 @@ impl Op {
     /// The elements of the operands that one element of the result is computed from.
     pub(crate) fn dependence(&self) -> Dependence {
         self.definition().dependence()
+    }
+
+    /// How a node with these operands uses the cache that is bound at run time; `None` if the op has no memory.
+    pub fn cache(&self, inputs: &[&TensorType]) -> Option<CacheUse> {
+        self.definition().cache(inputs)
+    }
+
+    /// Whether the op reads and writes the cache: equal nodes are not the same, and none is without effect.
+    pub fn has_memory(&self) -> bool {
+        self.cache(&[]).is_some()
     }
 
     /// Whether the result is operand 0 unchanged if it has its type. `is_number` returns whether an operand is a constant of one

@@ -75,6 +75,16 @@ impl OpDefinition for UpdateAndAttend {
         Ok(TensorType::f32([tokens, heads, value_dim]))
     }
 
+    fn cache(&self, inputs: &[&TensorType]) -> Option<super::CacheUse> {
+        let dim = |operand: usize, axis: usize| inputs.get(operand)?.shape.get(axis)?.as_const();
+        let dims = || Some([dim(1, 1)?, dim(1, 2)?, dim(2, 2)?]);
+        Some(super::CacheUse {
+            id: self.cache_id,
+            position: 3,
+            dims: dims(),
+        })
+    }
+
     fn evaluate(&self, _: &[&Value], _: &[usize], _: &Bindings) -> Result<Value, String> {
         Err("needs a cache".into())
     }

@@ -3,7 +3,6 @@
 use super::renumber::retain;
 use crate::GraphError;
 use crate::graph::Graph;
-use crate::ops::Op;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     let mut keep_tensor = vec![false; graph.tensors.len()];
@@ -12,8 +11,8 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     }
     let mut keep_node = vec![false; graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate().rev() {
-        // Attention writes to the cache, which later steps read, even when this step does not use its result.
-        if keep_tensor[node.output.0 as usize] || matches!(node.op, Op::UpdateAndAttend(_)) {
+        // A node with memory writes to the cache, which later steps read, even when this step does not use its result.
+        if keep_tensor[node.output.0 as usize] || node.op.has_memory() {
             keep_node[i] = true;
             keep_tensor[node.output.0 as usize] = true;
             node.inputs

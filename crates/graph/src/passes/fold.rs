@@ -14,7 +14,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
 }
 
 fn rule(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
-    if matches!(node.op, Op::UpdateAndAttend(_)) || !is_fixed(&node.op) {
+    if node.op.has_memory() || !is_fixed(&node.op) {
         return None;
     }
     let ty = view.ty(node.output);

@@ -167,7 +167,7 @@ impl<'g> GraphView<'g> {
         let alike = || {
             let ((op_a, in_a), (op_b, in_b)) = (self.defining_op(a)?, self.defining_op(b)?);
             let operands = in_a.len() == in_b.len();
-            let equal = op_a == op_b && !matches!(op_a, Op::UpdateAndAttend(_));
+            let equal = op_a == op_b && !op_a.has_memory();
             let mut pairs = in_a.iter().zip(in_b);
             Some(operands && equal && pairs.all(|(a, b)| self.same(*a, *b)))
         };

@@ -5,7 +5,7 @@
 //! cache depend on each other through it.
 
 use crate::graph::{Graph, Node, TensorId, TensorKind};
-use crate::ops::{BufferReuse, Op};
+use crate::ops::BufferReuse;
 use crate::plan::MemoryPlan;
 use crate::tensor_type::TensorType;
 use crate::{Bindings, GraphError, MAX_SYMBOLS};
@@ -91,7 +91,7 @@ impl<'g> Scheduler<'g> {
                     scheduler.unlocks[maker.0 as usize].push(i);
                 }
             }
-            if let Op::UpdateAndAttend(_) = node.op
+            if node.op.has_memory()
                 && let Some(earlier) = attention.replace(i)
             {
                 scheduler.waits_for[i] += 1;

@@ -3,14 +3,13 @@
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::GraphError;
 use crate::graph::{Graph, Node, TensorKind};
-use crate::ops::Op;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, rule)
 }
 
 fn rule(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
-    if matches!(node.op, Op::UpdateAndAttend(_)) {
+    if node.op.has_memory() {
         return None;
     }
     let place = |node: &Node| match view.graph.tensor(node.output).kind {

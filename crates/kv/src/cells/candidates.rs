@@ -205,9 +205,19 @@ impl CellSpace {
 
     /// Makes the cells of accepted candidates part of the sequence, from position `base` on, and frees the others.
     fn commit_candidates(&mut self, seq: SeqId, base: u32, accepted: &[u32]) {
+        if self.policy().is_some() && !accepted.is_empty() {
+            self.replace_live(seq, false);
+        }
+        // Of a path's states only the last one goes on.
+        let (first, accepted) = match accepted.split_last() {
+            Some((last, before)) if self.policy().is_some() => {
+                (base + before.len() as u32, std::slice::from_ref(last))
+            }
+            _ => (base, accepted),
+        };
         let sequence = &mut self.sequences[seq as usize];
         let cells = std::mem::take(&mut sequence.candidates);
-        for (position, node) in (base..).zip(accepted) {
+        for (position, node) in (first..).zip(accepted) {
             let (cell, len) = (cells[*node as usize], 1);
             push_run(
                 &mut sequence.runs,

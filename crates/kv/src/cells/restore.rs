@@ -22,7 +22,17 @@ impl Restorable for Cells {
         let mut held = SequenceRows::new(end, space_of);
         for space in &self.spaces {
             let runs = &space.sequences[seq as usize].runs;
-            held.push(tail(runs, end).iter().copied(), space.high_water);
+            let first = match space.policy() {
+                // The live state alone: earlier ones help nobody who goes on.
+                Some(_) if end > 0 => {
+                    space.check_state(seq, end)?;
+                    end - 1
+                }
+                _ => 0,
+            };
+            let rows = tail(runs, end).iter();
+            let rows = rows.filter_map(|run| run.clip(&(first..end)));
+            held.push(rows, space.high_water);
         }
         Ok(held)
     }
@@ -42,6 +52,10 @@ impl Restorable for Cells {
         keep: u32,
         dropped: u32,
     ) -> Result<(Cells, SequenceRows), KvError> {
+        if self.states().is_some() {
+            let (kind, operation) = ("cells", "be shifted in a model with recurrent layers");
+            return Err(KvErrorKind::Unsupported { kind, operation }.into());
+        }
         let held = self.sequence_rows(seq)?;
         let first = held.first_positions_after_shift(keep, dropped)?;
         self.plan_refill(seq, keep, held.len - dropped, &first)
@@ -85,9 +99,16 @@ impl Cells {
                 .filter(|(layer, _)| self.space_of(*layer) == index);
             let of_space = of_space.map(|(layer, first)| (layer, *first));
             let space = &mut after.spaces[index];
-            let seen = space.ring.map_or(0, |_| space.seen_before(len).start);
-            let first =
+            let seen = match space.policy() {
+                Some(_) => len.saturating_sub(1),
+                None => space.ring().map_or(0, |_| space.seen_before(len).start),
+            };
+            let mut first =
                 first_restorable_position(of_space, seen)?.max(space.evicted_positions(len).end);
+            if space.policy().is_some() {
+                first = seen;
+                space.free_one_state();
+            }
             space.remove(seq, &(0..first));
             if !space.allocate(seq, first.max(keep), len) {
                 return Err(full.into());

@@ -1,7 +1,7 @@
 //! `CellSpace`: one numbering of cells, with the reference count of every cell and the runs of every sequence.
 
 use crate::plan::push_run;
-use crate::{CellRun, SeqId};
+use crate::{CellRun, SeqId, StatePolicy};
 use std::ops::Range;
 
 /// One numbering of cells, shared by the layers with the same retention policy.
@@ -9,8 +9,7 @@ use std::ops::Range;
 pub(super) struct CellSpace {
     /// The index of its layer class in a [`StepPlan`](crate::StepPlan).
     pub(super) class: usize,
-    /// Set for ring layers, which evict rows that are older than their window.
-    pub(super) ring: Option<RingSize>,
+    pub(super) retention: Retention,
     /// For each cell, the number of sequences that hold it.
     pub(super) ref_counts: Vec<u16>,
     pub(super) sequences: Vec<SequenceRuns>,
@@ -19,6 +18,17 @@ pub(super) struct CellSpace {
     pub(super) high_water: u32,
     /// No cell below this one is free.
     pub(super) first_free: u32,
+}
+
+/// What the cells hold, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retention {
+    /// The rows of all positions.
+    All,
+    /// Rows, of which those that are older than the window are evicted.
+    Ring(RingSize),
+    /// States after some positions.
+    States(StatePolicy),
 }
 
 /// The size of a sequence's ring.
@@ -36,6 +46,8 @@ pub(super) struct SequenceRuns {
     pub(super) len: u32,
     /// The cells of the candidates, which are after the runs.
     pub(super) candidates: Vec<u32>,
+    /// In a space of states, whether the last one is kept as a snapshot when the sequence goes on.
+    pub(super) keeps_live: bool,
 }
 
 impl SequenceRuns {
@@ -53,18 +65,26 @@ impl SequenceRuns {
 impl CellSpace {
     pub(super) fn new(
         class: usize,
-        ring: Option<RingSize>,
+        retention: Retention,
         capacity: u32,
         sequences: u32,
     ) -> CellSpace {
         CellSpace {
             class,
-            ring,
+            retention,
             ref_counts: vec![0; capacity as usize],
             sequences: vec![SequenceRuns::default(); sequences as usize],
             used: 0,
             high_water: 0,
             first_free: 0,
+        }
+    }
+
+    /// Set for ring layers, which evict rows that are older than their window.
+    pub(super) fn ring(&self) -> Option<RingSize> {
+        match self.retention {
+            Retention::Ring(ring) => Some(ring),
+            _ => None,
         }
     }
 
@@ -81,7 +101,7 @@ impl CellSpace {
 
     /// The end of the cells that are searched first for a free one: for rings, the cells of all rings in use.
     pub(super) fn search_limit(&self) -> u32 {
-        match self.ring {
+        match self.ring() {
             Some(RingSize { slots, .. }) => {
                 let rings = u64::from(self.high_water.div_ceil(slots).max(1));
                 (rings * u64::from(slots)).min(self.capacity().into()) as u32
@@ -92,12 +112,14 @@ impl CellSpace {
 
     /// The positions that a ring evicts when its sequence grows to the length `next`.
     pub(super) fn evicted_positions(&self, next: u32) -> Range<u32> {
-        0..self.ring.map_or(0, |ring| next.saturating_sub(ring.slots))
+        0..self
+            .ring()
+            .map_or(0, |ring| next.saturating_sub(ring.slots))
     }
 
     /// The positions before `next` that the token at `next` attends to.
     pub(super) fn seen_before(&self, next: u32) -> Range<u32> {
-        let window = self.ring.map_or(u32::MAX, |ring| ring.window);
+        let window = self.ring().map_or(u32::MAX, |ring| ring.window);
         (next + 1).saturating_sub(window)..next
     }
 

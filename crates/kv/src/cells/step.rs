@@ -46,6 +46,11 @@ impl CacheManager for Cells {
         classes.resize_with(most, LayerPlan::default);
         for space in &self.spaces {
             let class = &mut classes[space.class];
+            if let Some(policy) = space.policy() {
+                self.plan_states(space, policy, tokens, trees, class)?;
+                (tokens.len()..step.len()).for_each(|_| class.push_state_padding());
+                continue;
+            }
             self.plan_space(space, tokens, trees, class, scratch);
             (tokens.len()..step.len()).for_each(|_| class.push_padding());
         }
@@ -60,6 +65,11 @@ impl CacheManager for Cells {
         self.evict_for_step(tokens);
         for space in &mut self.spaces {
             let class = &plan.classes[space.class];
+            if space.policy().is_some() {
+                space.commit_states(tokens, class);
+                space.advance_first_free();
+                continue;
+            }
             for (token, cell) in tokens.iter().zip(&class.writes) {
                 match token.role {
                     Role::Candidate { .. } => space.append_candidate(token.seq, *cell),
@@ -73,9 +83,16 @@ impl CacheManager for Cells {
     }
 
     fn abort(&mut self, plan: Option<&StepPlan>) {
-        // The failed step may have overwritten the oldest rows of the rings.
+        // The failed step may have overwritten the oldest rows of the rings, and the snapshots that were to make room.
         if let Some(plan) = plan {
             self.evict_for_step(&plan.step.tokens()[..plan.step.real_len()]);
+            for space in self
+                .spaces
+                .iter_mut()
+                .filter(|space| space.policy().is_some())
+            {
+                space.evict_states(&plan.classes[space.class].evicted);
+            }
         }
         self.declared.clear();
     }
@@ -139,7 +156,7 @@ impl Cells {
         plan.visible.clear();
         plan.writes.clear();
         let mut allocator = Allocator::new(space, marks);
-        if space.ring.is_some() {
+        if space.ring().is_some() {
             let counts = Cells::counts(tokens.iter().map(|token| token.seq));
             let evicted_positions = |seq: usize| {
                 let next = self.spaces[0].sequences[seq]

@@ -108,8 +108,9 @@ fn configurations_at_the_limits_are_accepted_and_those_beyond_are_named() {
             max_rewind,
         })
     };
-    let accepted: [&dyn Fn(&mut CacheConfig); 6] = [
+    let accepted: [&dyn Fn(&mut CacheConfig); 7] = [
         &|_| (),
+        &|c| c.layers.push(LayerConfig::state(2, 6)),
         &|c| c.capacity = MAX,
         &|c| c.layers = vec![c.layers[0]; u16::MAX.into()],
         &|c| c.layers[0].window = Some(MAX),
@@ -121,7 +122,7 @@ fn configurations_at_the_limits_are_accepted_and_those_beyond_are_named() {
         assert_eq!(with(change), Ok(()), "case {case}");
     }
     type Damage<'a> = &'a dyn Fn(&mut CacheConfig);
-    let refused: [(Damage<'_>, &str); 9] = [
+    let refused: [(Damage<'_>, &str); 10] = [
         (&|c| c.capacity = 0, "a capacity of 0 cells"),
         (&|c| c.capacity = MAX + 1, "a capacity of 2147483648 cells"),
         (&|c| c.layers = vec![c.layers[0]; 65536], "65536 layers"),
@@ -130,8 +131,12 @@ fn configurations_at_the_limits_are_accepted_and_those_beyond_are_named() {
             "layer 0 has 0 heads, keys of 1 and values of 1",
         ),
         (
-            &|c| c.layers.push(layer(1, 0, 1, None)),
-            "layer 1 has 1 heads, keys of 0 and values of 1",
+            &|c| c.layers.push(layer(1, 0, 1, Some(4))),
+            "layer 1 has a state and a window",
+        ),
+        (
+            &|c| (c.layers, c.states.slots) = (vec![LayerConfig::state(1, 4)], 1),
+            "1 states, must be at least 2",
         ),
         (
             &|c| c.layers[0].value_dim = 0,

@@ -8,4 +8,5 @@ mod contiguous;
 mod facts;
 mod ring_rewind;
 mod scatter;
+mod states;
 mod tree;
