@@ -6,8 +6,8 @@ use crate::error::ImportError;
 use crate::lowered::{DraftHead, FeatureLayers, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::transformer::{
-    AttentionSpec, Biases, ContextMode, Eagle3Spec, KvSource, LayerSpec, Mlp, Norm, NormKind,
-    NormPlacement, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, build_eagle3,
+    AttentionSpec, Biases, ContextMode, Eagle3Spec, KvSource, LayerSpec, Mixer, Mlp, Norm,
+    NormKind, NormPlacement, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, build_eagle3,
 };
 
 /// The architecture's name.
@@ -68,7 +68,7 @@ pub(crate) fn lower(
         logit_scale: None,
         final_softcap: None,
         layers: vec![LayerSpec {
-            attention: AttentionSpec {
+            mixer: Mixer::Attention(AttentionSpec {
                 heads: head.heads,
                 kv_heads: head.kv_heads,
                 key_dim: head.key_dim,
@@ -76,7 +76,8 @@ pub(crate) fn lower(
                 window: None,
                 scale: 1.0 / (head.key_dim as f32).sqrt(),
                 softcap: None,
-            },
+                output_gate: false,
+            }),
             rope: Some(0),
             mlp_size: head.mlp_size,
             experts: None,

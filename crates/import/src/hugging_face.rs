@@ -10,7 +10,8 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::gguf::architecture::Architecture;
 use crate::model_facts::{ModelFacts, Pooling};
 use crate::transformer::{
-    self, AttentionSpec, KvSource, LayerSpec, Norm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+    self, AttentionSpec, KvSource, LayerSpec, Mixer, Norm, RopeScaling, RopeSpec, TransformerSpec,
+    Weight,
 };
 
 /// A model without its weights.
@@ -151,7 +152,7 @@ impl Config<'_> {
             let owner = || windows[..owners].iter().rposition(|w| *w == window);
             let wide = double && i >= owners;
             LayerSpec {
-                attention: AttentionSpec {
+                mixer: Mixer::Attention(AttentionSpec {
                     heads,
                     kv_heads: own_kv_heads.unwrap_or(kv_heads),
                     key_dim: dim,
@@ -159,7 +160,8 @@ impl Config<'_> {
                     window,
                     scale: 1.0,
                     softcap: None,
-                },
+                    output_gate: false,
+                }),
                 rope: row.rope.map(|_| usize::from(dim != head_dim)),
                 mlp_size: mlp_size.unwrap_or(4 * hidden_size) * if wide { 2 } else { 1 },
                 experts: None,

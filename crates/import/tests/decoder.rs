@@ -10,7 +10,7 @@ use backend::reference::Reference;
 use backend::{Backend, Runnable};
 use graph::Value;
 use import::{Artifact, ImportOptions};
-use kv::{CacheConfig, CacheRegistry, KvStorage, make_decode_session};
+use kv::{CacheConfig, CacheRegistry, CacheSession, Cells, KvStorage, make_seq_session};
 use plain::Plain;
 
 /// Differences may be this fraction of the logits' standard deviation.
@@ -86,11 +86,11 @@ impl Fixture {
         differences.fold(0.0, f32::max) / variance.sqrt()
     }
 
-    fn runnable(&self) -> (Runnable, impl Drop) {
+    fn runnable(&self) -> (Runnable, CacheSession<Cells>) {
         let mut config = CacheConfig::new(64, self.artifact.facts.caches.clone());
         (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
         let backend = Reference::new();
-        let (session, options) = make_decode_session(backend.id(), &config).unwrap();
+        let (session, options) = make_seq_session(backend.id(), &config).unwrap();
         let key = options.cache_key.unwrap();
         let cache = CacheRegistry::global().get(&key).unwrap();
         let graph = Arc::new(self.artifact.method("forward").unwrap().graph.clone());
@@ -103,12 +103,14 @@ impl Fixture {
 #[test]
 fn the_reference_backend_agrees_with_transformers() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 43);
+    assert!(fixtures.len() >= 53);
     for fixture in &fixtures {
         for sizes in STEPS {
-            let (mut runnable, _session) = fixture.runnable();
+            let (mut runnable, session) = fixture.runnable();
             let mut logits = Vec::new();
             for inputs in fixture.steps(sizes) {
+                let tokens = inputs[0].shape[0];
+                session.begin_step(&vec![0; tokens]).unwrap();
                 let outputs = runnable.run(&inputs).unwrap();
                 logits.extend_from_slice(outputs[0].as_f32().unwrap());
             }
@@ -186,9 +188,13 @@ fn damaged_files_are_refused_or_import() {
         "gemma4",
         "gpt2",
         "mixtral",
+        "granitehybrid",
+        "lfm2moe",
         "llama_mixed",
         "llama_yarn",
+        "nemotron_h",
         "phi3_longrope",
+        "qwen35moe",
     ] {
         let good = fs::read(folder.join(format!("{name}.gguf"))).unwrap();
         for _ in 0..400 {

@@ -24,6 +24,8 @@ pub enum UnaryFunction {
     Sin,
     Cos,
     Erf,
+    /// `ln(1 + eˣ)`.
+    Softplus,
     Floor,
     Ceil,
     /// Round to the nearest integer, ties to even.
@@ -38,7 +40,7 @@ pub enum UnaryFunction {
 
 impl UnaryFunction {
     /// Every function except the activations.
-    pub const PLAIN: [UnaryFunction; 17] = [
+    pub const PLAIN: [UnaryFunction; 18] = [
         UnaryFunction::Neg,
         UnaryFunction::Abs,
         UnaryFunction::Exp,
@@ -49,6 +51,7 @@ impl UnaryFunction {
         UnaryFunction::Sin,
         UnaryFunction::Cos,
         UnaryFunction::Erf,
+        UnaryFunction::Softplus,
         UnaryFunction::Floor,
         UnaryFunction::Ceil,
         UnaryFunction::Round,
@@ -72,6 +75,7 @@ impl UnaryFunction {
             UnaryFunction::Sin => "sin",
             UnaryFunction::Cos => "cos",
             UnaryFunction::Erf => "erf",
+            UnaryFunction::Softplus => "softplus",
             UnaryFunction::Floor => "floor",
             UnaryFunction::Ceil => "ceil",
             UnaryFunction::Round => "round",
@@ -96,6 +100,7 @@ impl UnaryFunction {
             UnaryFunction::Sin => x.sin(),
             UnaryFunction::Cos => x.cos(),
             UnaryFunction::Erf => erf(x.into()) as f32,
+            UnaryFunction::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
             UnaryFunction::Floor => x.floor(),
             UnaryFunction::Ceil => x.ceil(),
             UnaryFunction::Round => x.round_ties_even(),

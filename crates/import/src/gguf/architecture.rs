@@ -1,8 +1,8 @@
 //! Table of supported GGUF architectures, one row each.
 
-use graph::ops::{Activation, ExpertGate, RopeLayout};
+use graph::ops::{Activation, ExpertGate, ExpertScores, HeadSharing, RopeLayout};
 
-use crate::transformer::{Biases, ContextMode, Mlp, NormKind, NormPlacement, QkNorm};
+use crate::transformer::{Biases, ContextMode, Mlp, NormKind, NormPlacement, QkNorm, ScanRule};
 
 /// Constants of an architecture that its files do not state.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +14,10 @@ pub(crate) struct Architecture {
     pub(crate) norm_places: NormPlacement,
     /// Both blocks have the layer's normalised input if the file has no `ffn_norm`.
     pub(crate) parallel_without_ffn_norm: bool,
+    /// What the layers without attention are; `None` if all layers attend.
+    pub(crate) recurrent: Option<RecurrentRow>,
+    /// Queries come with a gate for the result of attention.
+    pub(crate) output_gate: bool,
     /// How experts are weighed in files that have some; `None` if the architecture has none.
     pub(crate) experts: Option<ExpertsRow>,
     /// Embeddings are normalised, and token-type embeddings may be added.
@@ -58,6 +62,8 @@ pub(crate) struct ExpertsRow {
     /// The weights of a token's experts are divided by their sum.
     pub(crate) normalise: bool,
     pub(crate) gate: ExpertGate,
+    /// Scores of files that state none.
+    pub(crate) scores: ExpertScores,
     /// Whether all tokens use one more expert.
     pub(crate) shared: SharedExpert,
 }
@@ -72,6 +78,19 @@ pub(crate) enum SharedExpert {
     Always,
 }
 
+/// What the layers without attention are, and which they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecurrentRow {
+    /// Short convolutions, in layers without heads of keys.
+    ShortConv,
+    /// Scans, in layers without heads of keys.
+    Scan(ScanRule),
+    /// Scans in all layers.
+    EveryScan(ScanRule),
+    /// Scans in the layers that the file lists, or in all but every n-th.
+    ListedScan(ScanRule),
+}
+
 /// Which layers rotate queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RopeLayers {
@@ -80,6 +99,8 @@ pub(crate) enum RopeLayers {
     Windowed,
     /// All but every layer whose number, counted from 1, is a multiple of this.
     AllBut(usize),
+    /// All, unless the file says that its positions were not trained with RoPE.
+    Finetuned,
 }
 
 /// The meaning of `logit_scale` in a file.
@@ -97,10 +118,13 @@ const LLAMA: Architecture = Architecture {
     norm: NormKind::Rms,
     norm_places: NormPlacement::Pre,
     parallel_without_ffn_norm: false,
+    recurrent: None,
+    output_gate: false,
     // Mixtral.
     experts: Some(ExpertsRow {
         normalise: true,
         gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
         shared: SharedExpert::Never,
     }),
     embedding_norm: false,
@@ -238,6 +262,7 @@ const QWEN2MOE: Architecture = Architecture {
     experts: Some(ExpertsRow {
         normalise: false,
         gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
         shared: SharedExpert::Always,
     }),
     ..QWEN2
@@ -256,6 +281,7 @@ const OLMOE: Architecture = Architecture {
     experts: Some(ExpertsRow {
         normalise: false,
         gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
         shared: SharedExpert::Never,
     }),
     ..DENSE
@@ -278,6 +304,7 @@ const GPT_OSS: Architecture = Architecture {
             alpha: 1.702,
             limit: 7.0,
         },
+        scores: ExpertScores::Softmax,
         shared: SharedExpert::Never,
     }),
     ..DENSE
@@ -311,6 +338,7 @@ const GRANITEMOE: Architecture = Architecture {
     experts: Some(ExpertsRow {
         normalise: true,
         gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
         shared: SharedExpert::Stated,
     }),
     ..GRANITE
@@ -378,10 +406,112 @@ const STABLELM: Architecture = Architecture {
     ..DENSE
 };
 
-const ALL: [Architecture; 28] = [
-    LLAMA, QWEN2, QWEN2VL, QWEN2MOE, QWEN3, QWEN3MOE, OLMOE, GRANITEMOE, GPT_OSS, GEMMA, GEMMA2,
-    GEMMA3, GEMMA4, PHI3, GPT2, SMOLLM3, OLMO2, GRANITE, GLM4, COMMAND_R, COHERE2, EXAONE, EXAONE4,
-    STARCODER2, FALCON, STABLELM, BERT, NOMIC_BERT,
+const LFM2: Architecture = Architecture {
+    name: "lfm2",
+    rope: Some(RopeLayout::Halves),
+    qk_norm: QkNorm::Head,
+    recurrent: Some(RecurrentRow::ShortConv),
+    ..DENSE
+};
+
+const LFM2MOE: Architecture = Architecture {
+    name: "lfm2moe",
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: GATED_SILU,
+        scores: ExpertScores::Sigmoid,
+        shared: SharedExpert::Never,
+    }),
+    ..LFM2
+};
+
+const MAMBA2: Architecture = Architecture {
+    name: "mamba2",
+    recurrent: Some(RecurrentRow::EveryScan(ScanRule::Mamba2)),
+    ..DENSE
+};
+
+// The files have heads of values in turns.
+const QWEN35: Architecture = Architecture {
+    name: "qwen35",
+    recurrent: Some(RecurrentRow::ListedScan(ScanRule::GatedDelta(
+        HeadSharing::Turns,
+    ))),
+    output_gate: true,
+    ..QWEN3
+};
+
+const QWEN35MOE: Architecture = Architecture {
+    name: "qwen35moe",
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
+        shared: SharedExpert::Stated,
+    }),
+    ..QWEN35
+};
+
+const QWEN3NEXT: Architecture = Architecture {
+    name: "qwen3next",
+    recurrent: Some(RecurrentRow::ListedScan(ScanRule::GatedDelta(
+        HeadSharing::Blocks,
+    ))),
+    ..QWEN35MOE
+};
+
+const GRANITEHYBRID: Architecture = Architecture {
+    name: "granitehybrid",
+    rope_layers: RopeLayers::Finetuned,
+    recurrent: Some(RecurrentRow::Scan(ScanRule::Mamba2)),
+    ..GRANITEMOE
+};
+
+const NEMOTRON_H: Architecture = Architecture {
+    name: "nemotron_h",
+    rope_layers: RopeLayers::Finetuned,
+    mlp: Mlp::PlainSquared(Activation::Relu),
+    recurrent: Some(RecurrentRow::Scan(ScanRule::Mamba2)),
+    ..DENSE
+};
+
+const ALL: [Architecture; 36] = [
+    LLAMA,
+    QWEN2,
+    QWEN2VL,
+    QWEN2MOE,
+    QWEN3,
+    QWEN3MOE,
+    QWEN3NEXT,
+    QWEN35,
+    QWEN35MOE,
+    OLMOE,
+    GRANITEMOE,
+    GRANITEHYBRID,
+    GPT_OSS,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    GEMMA4,
+    PHI3,
+    GPT2,
+    SMOLLM3,
+    OLMO2,
+    GRANITE,
+    GLM4,
+    COMMAND_R,
+    COHERE2,
+    EXAONE,
+    EXAONE4,
+    STARCODER2,
+    FALCON,
+    STABLELM,
+    LFM2,
+    LFM2MOE,
+    MAMBA2,
+    NEMOTRON_H,
+    BERT,
+    NOMIC_BERT,
 ];
 
 impl Architecture {

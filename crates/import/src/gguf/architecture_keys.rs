@@ -56,6 +56,30 @@ impl Keys<'_> {
         Ok(Some(sizes.collect::<Result<_, _>>()?))
     }
 
+    /// A size for each of `layers` layers as [`layer_sizes`](Keys::layer_sizes), where layers may have 0.
+    pub(super) fn layer_counts(
+        &self,
+        key: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<usize>>, ImportError> {
+        let name = self.name(key);
+        if !matches!(self.metadata.get(&name), Some(Value::Array(_))) {
+            let stated = self.metadata.get(&name).is_some();
+            let count = self.count(key)?;
+            let count = count_in_range(&name, count)?;
+            return Ok(stated.then(|| vec![count; layers]));
+        }
+        let Some(counts) = self.metadata.usizes(&name)? else {
+            return Ok(None);
+        };
+        if counts.len() != layers {
+            let reason = format!("has {} entries for {layers} layers", counts.len());
+            return Err(ImportError::value(name, reason));
+        }
+        let counts = counts.into_iter().map(|count| count_in_range(&name, count));
+        Ok(Some(counts.collect::<Result<_, _>>()?))
+    }
+
     /// A finite number above 0.
     pub(super) fn positive(&self, key: &str) -> Result<Option<f32>, ImportError> {
         let name = self.name(key);
@@ -78,6 +102,13 @@ impl Keys<'_> {
 
     pub(super) fn str(&self, key: &str) -> Result<Option<&str>, ImportError> {
         Ok(self.metadata.str(&self.name(key))?)
+    }
+}
+
+fn count_in_range(name: &str, count: usize) -> Result<usize, ImportError> {
+    match count {
+        0 => Ok(0),
+        count => in_range(name, count),
     }
 }
 

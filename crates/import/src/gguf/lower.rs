@@ -32,6 +32,14 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));
     }
+    // Blocks that predict further tokens are no part of the model.
+    if file
+        .metadata
+        .usize(&format!("{architecture}.nextn_predict_layers"))?
+        .is_some_and(|n| n > 0)
+    {
+        source.skip_blocks(spec.layers.len());
+    }
     if options.hidden_states {
         // The head is not part of a graph that returns hidden states.
         source.weight("output.weight");

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::architecture::{Architecture, LogitScale, RopeLayers, SharedExpert};
+use super::architecture::{Architecture, LogitScale, RecurrentRow, RopeLayers, SharedExpert};
 use super::architecture_keys::Keys;
 use super::error::GgufError;
 use super::file::Gguf;
@@ -12,8 +12,8 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::ImportOptions;
 use crate::model_facts::Pooling;
 use crate::transformer::{
-    AttentionSpec, ContextMode, ExpertsSpec, KvSource, LayerSpec, Norm, NormKind, NormPlacement,
-    RopeScaling, RopeSpec, TransformerSpec, Weight, floats,
+    AttentionSpec, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mixer, Norm, NormKind,
+    NormPlacement, RopeScaling, RopeSpec, ScanRule, ScanSpec, TransformerSpec, Weight, floats,
 };
 use graph::ops::{ExpertGroups, ExpertScores};
 
@@ -37,6 +37,14 @@ impl<'a> TrackedTensors<'a> {
             shape: tensor.shape.clone(),
             data: Some(tensor.data.clone()),
         })
+    }
+
+    /// Marks the tensors of blocks from `first` on as used.
+    pub(super) fn skip_blocks(&self, first: usize) {
+        let block = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
+        let names = self.file.tensors.iter().map(|tensor| &tensor.name);
+        let skipped = names.filter(|name| block(name).is_some_and(|block: usize| block >= first));
+        self.used.borrow_mut().extend(skipped.cloned());
     }
 
     /// The first unused tensor. The file's model then differs from the one that was built.
@@ -66,14 +74,23 @@ impl SpecReader<'_> {
         let context = options.context_length.unwrap_or(trained_context);
         let context = context.min(trained_context);
         let layers = self.layer_count()?;
-        let attention = self.attention(layers, hidden_size)?;
+        let mut mixers = self.mixers(layers, hidden_size)?;
+        let mlp_sizes = self.mlp_sizes(layers)?;
+        // Where a block has one part, one with a feed-forward width has that.
+        if self.has_single_blocks() {
+            for (mixer, size) in mixers.iter_mut().zip(&mlp_sizes) {
+                if *size > 0 {
+                    *mixer = Mixer::Nothing;
+                }
+            }
+        }
+        let attention: Vec<Option<AttentionSpec>> = mixers.iter().map(attention_of).collect();
         let (ropes, rope_of) = self.ropes(&attention, trained_context, context)?;
-        let mlp_sizes = self.layer_sizes("feed_forward_length", layers)?;
         let experts = self.experts(&mlp_sizes)?;
         let sources = self.kv_sources(&attention)?;
 
         let (_, final_softcap) = row.softcaps.unzip();
-        let layers = attention
+        let layers = mixers
             .into_iter()
             .zip(rope_of)
             .zip(mlp_sizes)
@@ -106,8 +123,8 @@ impl SpecReader<'_> {
             logit_scale: self.logit_scale()?,
             final_softcap: self.softcap("final_logit_softcapping", final_softcap)?,
             layers: layers
-                .map(|((((attention, rope), mlp_size), experts), kv)| LayerSpec {
-                    attention,
+                .map(|((((mixer, rope), mlp_size), experts), kv)| LayerSpec {
+                    mixer,
                     rope,
                     mlp_size,
                     experts,
@@ -150,7 +167,19 @@ impl SpecReader<'_> {
         }
     }
 
+    /// Layers of the model, without the blocks behind them that predict further tokens.
     fn layer_count(&self) -> Result<usize, ImportError> {
+        let blocks = self.block_count()?;
+        let key = "nextn_predict_layers";
+        let further = self.keys.count(key)?;
+        let layers = blocks.checked_sub(further).filter(|layers| *layers > 0);
+        layers.ok_or_else(|| {
+            let reason = format!("is {further}, but there are {blocks} blocks");
+            ImportError::value(self.keys.name(key), reason)
+        })
+    }
+
+    fn block_count(&self) -> Result<usize, ImportError> {
         let layers = self.keys.size("block_count")?;
         let tensors = self.source.file.tensors.len();
         if layers > tensors {
@@ -204,11 +233,17 @@ impl SpecReader<'_> {
         let count = keys.size("expert_count")?;
         let used = keys.size("expert_used_count")?;
         let gating = keys.count("expert_gating_func")?;
-        // 0 stands for the architecture's own function.
-        if gating > 1 {
-            let what = format!("{} = {gating}", keys.name("expert_gating_func"));
-            return Err(ImportError::unsupported(what));
-        }
+        let scores = match gating {
+            // 0 stands for the architecture's own function.
+            0 => row.scores,
+            1 => ExpertScores::Softmax,
+            2 => ExpertScores::Sigmoid,
+            _ => {
+                let what = format!("{} = {gating}", keys.name("expert_gating_func"));
+                return Err(ImportError::unsupported(what));
+            }
+        };
+        let normalise = keys.metadata.bool(&keys.name("expert_weights_norm"))?;
         let groups = keys.optional_size("expert_group_count")?;
         let groups = groups.filter(|groups| *groups > 1).map(|count| {
             let used = keys.size("expert_group_used_count")?;
@@ -233,8 +268,8 @@ impl SpecReader<'_> {
                     SharedExpert::Stated => shared_size,
                     SharedExpert::Always => Some(shared_size.unwrap_or(*mlp_size)),
                 },
-                scores: ExpertScores::Softmax,
-                normalise: row.normalise,
+                scores,
+                normalise: normalise.unwrap_or(row.normalise),
                 gate: row.gate,
                 scale: scale.unwrap_or(1.0),
                 groups,
@@ -278,19 +313,129 @@ impl SpecReader<'_> {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer | NormKind::LayerUnbiased => "attention.layer_norm_epsilon",
         };
-        let eps = self.keys.positive(key)?;
+        let eps = match self.keys.positive(key)? {
+            None if kind == NormKind::Rms => self.keys.positive("attention.layer_norm_epsilon")?,
+            eps => eps,
+        };
         let eps = eps.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?;
         Ok(Norm { kind, eps })
+    }
+
+    /// What mixes tokens in each layer.
+    fn mixers(&self, layers: usize, hidden_size: usize) -> Result<Vec<Mixer>, ImportError> {
+        let Some(row) = self.architecture.recurrent else {
+            let attention = self.attention(layers, hidden_size, |_| false)?;
+            return Ok(attention
+                .into_iter()
+                .flatten()
+                .map(Mixer::Attention)
+                .collect());
+        };
+        let is_recurrent = self.recurrent_layers(row, layers)?;
+        let mixer = match row {
+            RecurrentRow::ShortConv => Mixer::ShortConv {
+                taps: self.keys.size("shortconv.l_cache")?,
+            },
+            RecurrentRow::Scan(rule)
+            | RecurrentRow::EveryScan(rule)
+            | RecurrentRow::ListedScan(rule) => Mixer::Scan(self.scan(rule)?),
+        };
+        let attention = self.attention(layers, hidden_size, |layer| is_recurrent[layer])?;
+        let mixers = attention.into_iter();
+        let mixers = mixers.map(|a| a.map_or_else(|| mixer.clone(), Mixer::Attention));
+        Ok(mixers.collect())
+    }
+
+    /// Whether each layer is recurrent.
+    fn recurrent_layers(&self, row: RecurrentRow, layers: usize) -> Result<Vec<bool>, ImportError> {
+        let keys = &self.keys;
+        match row {
+            RecurrentRow::EveryScan(_) => Ok(vec![true; layers]),
+            RecurrentRow::ShortConv | RecurrentRow::Scan(_) => {
+                let key = "attention.head_count_kv";
+                let heads = keys.layer_counts(key, self.block_count()?)?;
+                let heads = heads.ok_or_else(|| GgufError::missing(&keys.name(key)))?;
+                Ok(heads[..layers].iter().map(|heads| *heads == 0).collect())
+            }
+            RecurrentRow::ListedScan(_) => {
+                let name = keys.name("attention.recurrent_layers");
+                if let Some(Value::Array(_)) = keys.metadata.get(&name)
+                    && let Some(list) = keys.metadata.bools(&name)?
+                {
+                    let blocks = self.block_count()?;
+                    if list.len() != blocks {
+                        let reason = format!("has {} entries for {blocks} layers", list.len());
+                        return Err(ImportError::value(name, reason));
+                    }
+                    return Ok(list[..layers].to_vec());
+                }
+                let period = keys.optional_size("full_attention_interval")?.unwrap_or(4);
+                let attends = |layer: usize| (layer + 1).is_multiple_of(period);
+                Ok((0..layers).map(|layer| !attends(layer)).collect())
+            }
+        }
+    }
+
+    /// The sizes of all scans of a model.
+    fn scan(&self, rule: ScanRule) -> Result<ScanSpec, ImportError> {
+        let keys = &self.keys;
+        let inner = keys.size("ssm.inner_size")?;
+        let heads = keys.size("ssm.time_step_rank")?;
+        if !inner.is_multiple_of(heads) {
+            let reason = format!("is {heads}, which does not divide the width {inner}");
+            return Err(ImportError::value(keys.name("ssm.time_step_rank"), reason));
+        }
+        Ok(ScanSpec {
+            rule,
+            taps: keys.size("ssm.conv_kernel")?,
+            groups: keys.size("ssm.group_count")?,
+            heads,
+            key_dim: keys.size("ssm.state_size")?,
+            value_dim: inner / heads,
+        })
+    }
+
+    /// The width of each layer's feed-forward block; 0 where it has none.
+    fn mlp_sizes(&self, layers: usize) -> Result<Vec<usize>, ImportError> {
+        let key = "feed_forward_length";
+        if self.architecture.recurrent.is_none() {
+            return self.layer_sizes(key, layers);
+        }
+        let blocks = self.block_count()?;
+        let sizes = match self.keys.layer_counts(key, blocks)? {
+            None => self
+                .keys
+                .layer_counts("expert_feed_forward_length", blocks)?,
+            sizes => sizes,
+        };
+        let mut sizes = sizes.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?;
+        sizes.truncate(layers);
+        Ok(sizes)
+    }
+
+    /// Whether every block has one part: the file gives blocks different widths, and some none.
+    fn has_single_blocks(&self) -> bool {
+        let name = self.keys.name("feed_forward_length");
+        self.architecture.recurrent.is_some()
+            && matches!(self.keys.metadata.get(&name), Some(Value::Array(_)))
     }
 
     fn attention(
         &self,
         layers: usize,
         hidden_size: usize,
-    ) -> Result<Vec<AttentionSpec>, ImportError> {
+        is_recurrent: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Option<AttentionSpec>>, ImportError> {
         let (row, keys) = (&self.architecture, &self.keys);
-        let heads = self.layer_sizes("attention.head_count", layers)?;
-        let kv_heads = keys.layer_sizes("attention.head_count_kv", layers)?;
+        let blocks = self.block_count()?;
+        let count = |key: &str| match row.recurrent {
+            Some(_) => keys.layer_counts(key, blocks),
+            None => keys.layer_sizes(key, blocks),
+        };
+        let heads = count("attention.head_count")?;
+        let key = keys.name("attention.head_count");
+        let heads = heads.ok_or_else(|| GgufError::missing(&key))?;
+        let kv_heads = count("attention.head_count_kv")?;
         let kv_heads = kv_heads.unwrap_or_else(|| heads.clone());
         let key_length = keys.optional_size("attention.key_length")?;
         let value_length = keys.optional_size("attention.value_length")?;
@@ -304,6 +449,15 @@ impl SpecReader<'_> {
         let mut result = Vec::with_capacity(layers);
         let each = heads.into_iter().zip(kv_heads).zip(self.windows(layers)?);
         for (i, ((heads, kv_heads), window)) in each.enumerate() {
+            if is_recurrent(i) {
+                result.push(None);
+                continue;
+            }
+            if heads == 0 || kv_heads == 0 {
+                let reason = format!("is {kv_heads} of {heads}, and the layer attends");
+                let key = keys.name("attention.head_count_kv");
+                return Err(layer_value(&key, i, reason));
+            }
             if !heads.is_multiple_of(kv_heads) {
                 let reason = format!("is {kv_heads}, which does not divide {heads} heads");
                 return Err(layer_value(
@@ -328,7 +482,7 @@ impl SpecReader<'_> {
                 true => share.max(1),
                 false => key_dim,
             };
-            result.push(AttentionSpec {
+            result.push(Some(AttentionSpec {
                 heads,
                 kv_heads,
                 key_dim,
@@ -336,21 +490,28 @@ impl SpecReader<'_> {
                 window,
                 scale: scale.unwrap_or_else(|| (1.0 / (scaled_by as f64).sqrt()) as f32),
                 softcap,
-            });
+                output_gate: row.output_gate,
+            }));
         }
         Ok(result)
     }
 
     /// Where each layer's keys and values come from. The last `attention.shared_kv_layers` layers share those of the last
     /// layer before them with the same window.
-    fn kv_sources(&self, attention: &[AttentionSpec]) -> Result<Vec<KvSource>, ImportError> {
+    fn kv_sources(
+        &self,
+        attention: &[Option<AttentionSpec>],
+    ) -> Result<Vec<KvSource>, ImportError> {
         let key = "attention.shared_kv_layers";
         let shared = self.keys.count(key)?;
         let Some(owners) = attention.len().checked_sub(shared) else {
             let reason = format!("is {shared}, but there are {} layers", attention.len());
             return Err(ImportError::value(self.keys.name(key), reason));
         };
-        let source = |(i, layer): (usize, &AttentionSpec)| {
+        let source = |(i, layer): (usize, &Option<AttentionSpec>)| {
+            let Some(layer) = layer else {
+                return Ok(KvSource::Projected);
+            };
             if i < owners {
                 let is_missing = |name: &str| self.source.file.tensor(name).is_none();
                 let keys_only = self.architecture.value_norm
@@ -362,7 +523,9 @@ impl SpecReader<'_> {
                 });
             }
             let alike = |owner: &AttentionSpec| owner.window == layer.window;
-            let owner = attention[..owners].iter().rposition(alike);
+            let owner = attention[..owners]
+                .iter()
+                .rposition(|owner| owner.as_ref().is_some_and(alike));
             owner.map(KvSource::Layer).ok_or_else(|| {
                 let reason = "shares keys and values, but no layer before it has its window";
                 layer_value(&self.keys.name(key), i, reason.to_owned())
@@ -401,17 +564,23 @@ impl SpecReader<'_> {
     /// The distinct rotary embeddings and, for each layer, the index of its own.
     fn ropes(
         &self,
-        attention: &[AttentionSpec],
+        attention: &[Option<AttentionSpec>],
         trained_context: usize,
         context: usize,
     ) -> Result<(Vec<RopeSpec>, Vec<Option<usize>>), ImportError> {
-        let Some(layout) = self.architecture.rope else {
+        let finetuned = self.keys.name("rope.scaling.finetuned");
+        let untrained = self.architecture.rope_layers == RopeLayers::Finetuned
+            && self.keys.metadata.bool(&finetuned)? == Some(false);
+        let any = attention.iter().flatten().next();
+        let rope = self.architecture.rope;
+        let Some(layout) = rope.filter(|_| !untrained && any.is_some()) else {
             return Ok((Vec::new(), vec![None; attention.len()]));
         };
         // Layers with a window may have heads of another size.
         let [global, local] = [false, true].map(|windowed| {
             let mut dims = attention
                 .iter()
+                .flatten()
                 .filter(|a| a.window.is_some() == windowed)
                 .map(|a| a.key_dim);
             let first = dims.next();
@@ -470,7 +639,7 @@ impl SpecReader<'_> {
             scaling: RopeScaling::None,
             attention_factor: 1.0,
         };
-        if !attention.iter().any(|a| a.window.is_some()) || local == ropes[0] {
+        if !attention.iter().flatten().any(|a| a.window.is_some()) || local == ropes[0] {
             return Ok((ropes, self.rope_layers(attention, |_| 0)));
         }
         ropes.push(local);
@@ -481,18 +650,22 @@ impl SpecReader<'_> {
     /// The rotary embedding of each layer that rotates, as `own` names it.
     fn rope_layers(
         &self,
-        attention: &[AttentionSpec],
+        attention: &[Option<AttentionSpec>],
         own: impl Fn(&AttentionSpec) -> usize,
     ) -> Vec<Option<usize>> {
-        let windows = attention.iter().any(|layer| layer.window.is_some());
+        let mut all = attention.iter().flatten();
+        let windows = all.any(|layer| layer.window.is_some());
         let rotates = |i: usize, layer: &AttentionSpec| match self.architecture.rope_layers {
-            RopeLayers::All => true,
+            RopeLayers::All | RopeLayers::Finetuned => true,
             RopeLayers::Windowed => !windows || layer.window.is_some(),
             RopeLayers::AllBut(period) => !(i + 1).is_multiple_of(period),
         };
         let each = attention.iter().enumerate();
-        each.map(|(i, layer)| rotates(i, layer).then(|| own(layer)))
-            .collect()
+        each.map(|(i, layer)| {
+            let layer = layer.as_ref()?;
+            rotates(i, layer).then(|| own(layer))
+        })
+        .collect()
     }
 
     /// RoPE scaling of the file, and the factor on the table.
@@ -609,6 +782,14 @@ fn longrope_magnitude(context: usize, original: usize) -> f32 {
         return 1.0;
     }
     (1.0 + (context / original).ln() / original.ln()).sqrt() as f32
+}
+
+/// The attention of a layer that attends.
+fn attention_of(mixer: &Mixer) -> Option<AttentionSpec> {
+    match mixer {
+        Mixer::Attention(attention) => Some(attention.clone()),
+        _ => None,
+    }
 }
 
 fn layer_value(key: &str, layer: usize, reason: String) -> ImportError {

@@ -2,13 +2,16 @@
 
 use base::{Bytes, DType};
 use graph::TensorId;
-use graph::ops::{Binary, BinaryFunction, LayerNorm, Reshape, RmsNorm, Rope, RopeTable};
+use graph::ops::{
+    Activation, Binary, BinaryFunction, LayerNorm, Reshape, RmsNorm, Rope, RopeTable, Unary,
+    UnaryFunction,
+};
 
 use super::attention::TokenMajorQkv;
 use super::build::TransformerBuilder;
 use super::linear::Projection;
 use super::weights;
-use super::{KvSource, LayerSpec, QkNorm};
+use super::{AttentionSpec, KvSource, LayerSpec, QkNorm};
 use crate::error::ImportError;
 
 impl TransformerBuilder<'_> {
@@ -16,11 +19,14 @@ impl TransformerBuilder<'_> {
         &mut self,
         prefix: &str,
         index: usize,
-        layer: &LayerSpec,
+        (layer, spec): (&LayerSpec, &AttentionSpec),
         normed: TensorId,
     ) -> Result<TensorId, ImportError> {
-        let spec = &layer.attention;
-        let (q_rows, k_rows) = (spec.heads * spec.key_dim, spec.kv_heads * spec.key_dim);
+        let gated = if spec.output_gate { 2 } else { 1 };
+        let (q_rows, k_rows) = (
+            gated * spec.heads * spec.key_dim,
+            spec.kv_heads * spec.key_dim,
+        );
         let v_rows = spec.kv_heads * spec.value_dim;
         let parts = [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)];
         let projections: Vec<Projection> = match layer.kv {
@@ -39,7 +45,14 @@ impl TransformerBuilder<'_> {
             projected.push(self.linear(projection, normed, bias)?);
         }
         let q = [spec.heads, spec.key_dim];
-        let q = self.rotated(prefix, "attn_q", projected[0], q, layer.rope)?;
+        let (queries, gate) = match spec.output_gate {
+            true => {
+                let (queries, gate) = self.queries_and_gate(prefix, projected[0], q)?;
+                (queries, Some(gate))
+            }
+            false => (projected[0], None),
+        };
+        let q = self.rotated(prefix, "attn_q", queries, q, layer.rope)?;
         let [k, v] = match layer.kv {
             KvSource::Layer(source) => self.stored[source],
             _ => {
@@ -73,9 +86,38 @@ impl TransformerBuilder<'_> {
         let width = spec.heads * spec.value_dim;
         let shape = vec![self.step, width.into()];
         let name = format!("{prefix}attn.joined");
-        let joined = self.node(&name, Reshape { shape }, &[attended])?;
+        let mut joined = self.node(&name, Reshape { shape }, &[attended])?;
+        if let Some(gate) = gate {
+            let function = BinaryFunction::Mul;
+            joined = self.node(
+                &format!("{prefix}attn.gated"),
+                Binary { function },
+                &[joined, gate],
+            )?;
+        }
         let output = self.projection(&format!("{prefix}attn_output"), self.spec.hidden_size)?;
         self.linear(output, joined, self.spec.biases.output)
+    }
+
+    /// Queries, and the gate of the result: each head has its query and then its gate.
+    fn queries_and_gate(
+        &mut self,
+        prefix: &str,
+        x: TensorId,
+        [heads, dim]: [usize; 2],
+    ) -> Result<(TensorId, TensorId), ImportError> {
+        let pairs = self.heads(prefix, "attn_q.pairs", x, [heads, 2 * dim])?;
+        let queries = self.slice(&format!("{prefix}attn_q.queries"), pairs, 2, 0..dim)?;
+        let gate = self.slice(&format!("{prefix}attn_q.gate"), pairs, 2, dim..2 * dim)?;
+        let shape = vec![self.step, (heads * dim).into()];
+        let gate = self.node(
+            &format!("{prefix}attn_gate.joined"),
+            Reshape { shape },
+            &[gate],
+        )?;
+        let function = UnaryFunction::Activation(Activation::Sigmoid);
+        let gate = self.node(&format!("{prefix}attn_gate"), Unary { function }, &[gate])?;
+        Ok((queries, gate))
     }
 
     /// Queries or keys by head, normalised and rotated if the model does so.
@@ -130,7 +172,7 @@ impl TransformerBuilder<'_> {
         self.node(name, Binary { function }, &[x, weight])
     }
 
-    fn heads(
+    pub(super) fn heads(
         &mut self,
         prefix: &str,
         name: &str,
@@ -175,8 +217,11 @@ impl TransformerBuilder<'_> {
             return Ok(*vector);
         }
         let data = Bytes::from_slice(&vec![value; len]);
-        let what = if value == 0.0 { "zeros" } else { "ones" };
-        let name = format!("{what}.{len}");
+        let name = match value {
+            0.0 => format!("zeros.{len}"),
+            1.0 => format!("ones.{len}"),
+            other => format!("filled.{len}.{other}"),
+        };
         let vector = self.graph.constant(&name, DType::F32, &[len], data)?;
         self.filled.push((len, value, vector));
         Ok(vector)

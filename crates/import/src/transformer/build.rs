@@ -10,7 +10,7 @@ use graph::{Dim, Graph, GraphBuilder, TensorId};
 use super::attention::AttentionBuilder;
 use super::check::check;
 use super::weights::{self, Weights};
-use super::{LayerSpec, Mlp, NormKind, NormPlacement, TransformerSpec, Weight};
+use super::{LayerSpec, Mixer, Mlp, NormKind, NormPlacement, TransformerSpec, Weight};
 use crate::error::ImportError;
 
 /// Builds the graph `forward`; `lookup` returns the weight with a name, if the model has it.
@@ -178,22 +178,45 @@ impl<'a> TransformerBuilder<'a> {
             return self.parallel_layer(&prefix, index, layer, hidden);
         }
         let names = ["attn_norm", "post_attention_norm", "attn_output_norm"];
-        let hidden = self.residual(&prefix, "attn_residual", names, hidden, |this, x| {
-            this.attention(&prefix, index, layer, x)
-        })?;
+        let hidden = match layer.mixer {
+            Mixer::Nothing => hidden,
+            _ => self.residual(&prefix, "attn_residual", names, hidden, |this, x| {
+                this.mix(&prefix, index, layer, x)
+            })?,
+        };
+        if layer.mlp_size == 0 && layer.experts.is_none() {
+            return Ok(hidden);
+        }
         // Some files name the norm before the feed-forward block by where it stands.
         let has = |name: &str| self.weights.optional(&format!("{prefix}{name}.weight"));
         let named_after = self.spec.norm_places == NormPlacement::Pre
             && has("ffn_norm").is_none()
             && has("post_attention_norm").is_some();
-        let ffn_norm = match named_after {
-            true => "post_attention_norm",
-            false => "ffn_norm",
+        let ffn_norm = match layer.mixer {
+            Mixer::Nothing => "attn_norm",
+            _ if named_after => "post_attention_norm",
+            _ => "ffn_norm",
         };
         let names = [ffn_norm, "post_ffw_norm", "layer_output_norm"];
         self.residual(&prefix, "ffn_residual", names, hidden, |this, x| {
             this.feed_forward(&prefix, layer, x)
         })
+    }
+
+    /// The block of a layer that mixes tokens.
+    fn mix(
+        &mut self,
+        prefix: &str,
+        index: usize,
+        layer: &LayerSpec,
+        x: TensorId,
+    ) -> Result<TensorId, ImportError> {
+        match &layer.mixer {
+            Mixer::Attention(attention) => self.attention(prefix, index, (layer, attention), x),
+            Mixer::ShortConv { taps } => self.short_conv(prefix, index, *taps, x),
+            Mixer::Scan(scan) => self.scan(prefix, index, scan, x),
+            Mixer::Nothing => Ok(x),
+        }
     }
 
     /// A layer whose two blocks have the same input.
@@ -210,7 +233,7 @@ impl<'a> TransformerBuilder<'a> {
             Some(_) => self.norm(&own, hidden)?,
             None => normed,
         };
-        let attended = self.attention(prefix, index, layer, attention_input)?;
+        let attended = self.mix(prefix, index, layer, attention_input)?;
         let attended = self.scale_residual(&format!("{prefix}attn_residual.scaled"), attended)?;
         let sum = self.add(&format!("{prefix}attn_residual"), hidden, attended)?;
         let mixed = self.feed_forward(prefix, layer, normed)?;
@@ -273,11 +296,19 @@ impl<'a> TransformerBuilder<'a> {
     ) -> Result<TensorId, ImportError> {
         let bias = self.spec.biases.mlp;
         let inner = match self.spec.mlp {
-            Mlp::Plain(function) => {
+            Mlp::Plain(function) | Mlp::PlainSquared(function) => {
                 let up = self.projection(&format!("{prefix}ffn_up"), size)?;
                 let up = self.linear(up, normed, bias)?;
                 let function = function.into();
-                self.node(&format!("{prefix}ffn_act"), Unary { function }, &[up])?
+                let inner = self.node(&format!("{prefix}ffn_act"), Unary { function }, &[up])?;
+                match self.spec.mlp {
+                    Mlp::PlainSquared(_) => {
+                        let function = BinaryFunction::Mul;
+                        let name = format!("{prefix}ffn_act.squared");
+                        self.node(&name, Binary { function }, &[inner, inner])?
+                    }
+                    _ => inner,
+                }
             }
             Mlp::Gated(function) => {
                 let parts = [("ffn_gate", size), ("ffn_up", size)];
@@ -295,6 +326,12 @@ impl<'a> TransformerBuilder<'a> {
     fn last_norm(&mut self, hidden: TensorId) -> Result<TensorId, ImportError> {
         match self.spec.norm_places {
             NormPlacement::Post => Ok(hidden),
+            // LFM2 names it after the embedding.
+            _ if self.weights.optional("output_norm.weight").is_none()
+                && self.weights.optional("token_embd_norm.weight").is_some() =>
+            {
+                self.norm("token_embd_norm", hidden)
+            }
             _ => self.norm("output_norm", hidden),
         }
     }

@@ -67,7 +67,8 @@ pub(crate) fn build_eagle3(
     let feature = head.norm("blk.0.attn_norm_2", hidden)?;
     let pair = head.node("blk.0.pair", Concat { axis: 1 }, &[token, feature])?;
     let layer = &transformer.layers[0];
-    let attended = head.attention("blk.0.", 0, layer, pair)?;
+    let attention = layer.attention().expect("a draft head attends");
+    let attended = head.attention("blk.0.", 0, (layer, attention), pair)?;
     let residual = if *norm_before_residual {
         feature
     } else {

@@ -24,6 +24,7 @@ mod eagle3;
 mod experts;
 mod linear;
 mod per_layer_input;
+mod recurrent;
 mod rope;
 mod spec;
 mod weights;
@@ -32,8 +33,8 @@ pub use build::{build, build_with_features};
 pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
-    AttentionSpec, Biases, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mlp, Norm, NormKind,
-    NormPlacement, QkNorm, TransformerSpec,
+    AttentionSpec, Biases, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mixer, Mlp, Norm,
+    NormKind, NormPlacement, QkNorm, ScanRule, ScanSpec, TransformerSpec,
 };
 pub use weights::Weight;
 pub(crate) use weights::floats;

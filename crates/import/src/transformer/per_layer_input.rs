@@ -53,7 +53,8 @@ impl TransformerBuilder<'_> {
         hidden: TensorId,
     ) -> Result<TensorId, ImportError> {
         let prefix = format!("blk.{index}.");
-        let (Mlp::Plain(function) | Mlp::Gated(function)) = self.spec.mlp;
+        let (Mlp::Plain(function) | Mlp::PlainSquared(function) | Mlp::Gated(function)) =
+            self.spec.mlp;
         let own = Slice {
             axis: 1,
             start: (index * width).into(),

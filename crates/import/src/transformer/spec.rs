@@ -1,7 +1,7 @@
 //! Description of a transformer as plain data.
 
 use super::RopeSpec;
-use graph::ops::{Activation, ExpertGate, ExpertGroups, ExpertScores};
+use graph::ops::{Activation, ExpertGate, ExpertGroups, ExpertScores, HeadSharing};
 
 /// A stack of layers of any architecture: embedding, layers, final norm and head.
 ///
@@ -57,34 +57,52 @@ impl TransformerSpec {
         self.context == ContextMode::Cached
     }
 
-    /// One cache for each layer with keys and values of its own; none if the context is uncached.
+    /// The caches of all layers in order: one for each layer with keys and values of its own, one or two for each recurrent one;
+    /// none if the context is uncached.
     pub fn caches(&self) -> Vec<kv::LayerConfig> {
-        if !self.decodes() {
-            return vec![];
+        match self.decodes() {
+            true => self
+                .layers
+                .iter()
+                .flat_map(|l| self.layer_caches(l))
+                .collect(),
+            false => vec![],
         }
-        let cache = |layer: &LayerSpec| kv::LayerConfig {
-            kv_heads: layer.attention.kv_heads,
-            key_dim: layer.attention.key_dim,
-            value_dim: layer.attention.value_dim,
-            window: layer.attention.window,
-        };
-        let owners = self.layers.iter().filter(|layer| layer.owns_kv());
-        owners.map(cache).collect()
     }
 
-    /// The cache id of each layer: those with keys and values of their own are counted, the others have their source's.
+    /// The caches that a layer adds.
+    fn layer_caches(&self, layer: &LayerSpec) -> Vec<kv::LayerConfig> {
+        match &layer.mixer {
+            Mixer::Attention(attention) if layer.owns_kv() => vec![kv::LayerConfig {
+                kv_heads: attention.kv_heads,
+                key_dim: attention.key_dim,
+                value_dim: attention.value_dim,
+                window: attention.window,
+            }],
+            Mixer::Attention(_) | Mixer::Nothing => vec![],
+            Mixer::ShortConv { taps } => vec![conv_state(*taps, self.hidden_size)],
+            Mixer::Scan(scan) => scan.states().to_vec(),
+        }
+    }
+
+    /// The first cache of each layer; that of its source for a layer without keys and values of its own.
     pub(super) fn cache_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.layers.len());
-        let mut owners = 0..;
+        let mut next = 0;
         for layer in &self.layers {
-            let id = match layer.kv {
+            ids.push(match layer.kv {
                 KvSource::Layer(source) => ids[source],
-                _ => owners.next().expect("an endless range"),
-            };
-            ids.push(id);
+                _ => next,
+            });
+            next += self.layer_caches(layer).len() as u32;
         }
         ids
     }
+}
+
+/// The state of a causal convolution.
+fn conv_state(taps: usize, channels: usize) -> kv::LayerConfig {
+    kv::LayerConfig::state(1, taps.saturating_sub(1) * channels)
 }
 
 /// Whether attention runs over KV caches or only within the step.
@@ -102,22 +120,96 @@ pub enum ContextMode {
 /// Parameters of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Heads and attention parameters.
-    pub attention: AttentionSpec,
-    /// Index into [`TransformerSpec::ropes`], for layers that rotate.
+    /// What mixes tokens.
+    pub mixer: Mixer,
+    /// Index into [`TransformerSpec::ropes`], for attention that rotates.
     pub rope: Option<usize>,
-    /// Width of the feed-forward block.
+    /// Width of the feed-forward block; 0 without one.
     pub mlp_size: usize,
     /// Routed experts in the place of a dense feed-forward block.
     pub experts: Option<ExpertsSpec>,
-    /// Where keys and values come from.
+    /// Where keys and values of attention come from.
     pub kv: KvSource,
 }
 
 impl LayerSpec {
-    /// Whether the layer computes keys and values, and so has a cache.
+    /// Whether attention computes keys and values, and so has a cache.
     pub fn owns_kv(&self) -> bool {
         !matches!(self.kv, KvSource::Layer(_))
+    }
+
+    /// The attention of the layer, if that is its mixer.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match &self.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            _ => None,
+        }
+    }
+}
+
+/// What a layer mixes tokens with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mixer {
+    /// Attention over keys and values.
+    Attention(AttentionSpec),
+    /// A gated causal convolution of this many taps over the width of the residual stream.
+    ShortConv {
+        /// Tokens that a result depends on.
+        taps: usize,
+    },
+    /// A causal convolution, and a scan over a state.
+    Scan(ScanSpec),
+    /// Nothing: the layer is a feed-forward block.
+    Nothing,
+}
+
+/// A causal convolution, and a scan over one matrix a head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScanSpec {
+    /// How the state is updated, and what stands around it.
+    pub rule: ScanRule,
+    /// Tokens that a result of the convolution depends on.
+    pub taps: usize,
+    /// Heads of keys and queries (the groups of Mamba-2).
+    pub groups: usize,
+    /// Heads of values.
+    pub heads: usize,
+    /// Elements of a key and of a query, per head.
+    pub key_dim: usize,
+    /// Elements of a value, per head.
+    pub value_dim: usize,
+}
+
+/// The two kinds of scans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanRule {
+    /// Mamba-2.
+    Mamba2,
+    /// The gated delta rule; with which heads of values share keys.
+    GatedDelta(HeadSharing),
+}
+
+impl ScanSpec {
+    /// Width of all queries or keys.
+    pub fn keys(&self) -> usize {
+        self.groups * self.key_dim
+    }
+
+    /// Width of all values.
+    pub fn values(&self) -> usize {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn channels(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
+
+    fn states(&self) -> [kv::LayerConfig; 2] {
+        [
+            conv_state(self.taps, self.channels()),
+            kv::LayerConfig::state(self.heads, self.key_dim * self.value_dim),
+        ]
     }
 }
 
@@ -173,6 +265,8 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Soft cap on scores.
     pub softcap: Option<f32>,
+    /// The projection of queries also has a gate for each element of the result.
+    pub output_gate: bool,
 }
 
 /// A normalisation of rows.
@@ -229,6 +323,8 @@ pub enum NormPlacement {
 pub enum Mlp {
     /// `down(activation(up(x)))`.
     Plain(Activation),
+    /// `down(activation(up(x))²)`.
+    PlainSquared(Activation),
     /// `down(activation(gate(x)) · up(x))`.
     Gated(Activation),
 }

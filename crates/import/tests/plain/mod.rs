@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use graph::ops::{AttendedRow, Op, UpdateAndAttend, attend_row_with_sink};
+use graph::ops::{
+    AttendedRow, CausalConv, LinearAttention, Op, UpdateAndAttend, attend_row_with_sink,
+};
 use graph::{Graph, Value};
 use kv::LayerConfig;
 
@@ -43,6 +45,8 @@ impl<'a> Plain<'a> {
             let operands: Vec<&Value> = node.inputs.iter().map(|id| &values[&id.0]).collect();
             let result = match &node.op {
                 Op::UpdateAndAttend(op) => self.attend(op, &operands),
+                Op::CausalConv(op) => self.convolve(op, &operands),
+                Op::LinearAttention(op) => self.scan(op, &operands),
                 op => {
                     let shape = self.graph.tensor(node.output).ty.dims(&bindings).unwrap();
                     op.evaluate(&operands, &shape, &bindings).unwrap()
@@ -52,6 +56,55 @@ impl<'a> Plain<'a> {
         }
         let output = &values[&self.graph.outputs()[0].0];
         output.as_f32().unwrap().to_vec()
+    }
+
+    /// The state after all earlier steps; zeros before the first.
+    fn state(&mut self, cache_id: u32) -> &mut Vec<f32> {
+        let layer = self.caches[cache_id as usize];
+        let stored = &mut self.stored[cache_id as usize];
+        if stored.is_empty() {
+            stored.push((vec![], vec![0.0; layer.kv_heads * layer.value_dim]));
+        }
+        &mut stored[0].1
+    }
+
+    fn convolve(&mut self, op: &CausalConv, operands: &[&Value]) -> Value {
+        let [x, weight] = [0, 1].map(|i| operands[i].as_f32().unwrap());
+        let bias = operands.get(3).map(|bias| bias.as_f32().unwrap());
+        let (tokens, channels) = operands[0].rows();
+        let mut out = vec![0.0; tokens * channels];
+        let state = self.state(op.cache_id);
+        for (x, out) in x.chunks(channels).zip(out.chunks_mut(channels)) {
+            op.step(state, x, weight, bias, out);
+        }
+        Value::f32([tokens, channels], out)
+    }
+
+    fn scan(&mut self, op: &LinearAttention, operands: &[&Value]) -> Value {
+        let [q, k, v, decay] = [0, 1, 2, 3].map(|i| operands[i].as_f32().unwrap());
+        let beta = operands.get(5).map(|beta| beta.as_f32().unwrap());
+        let [tokens, heads, width] = operands[2].shape[..] else {
+            panic!("values have three dimensions");
+        };
+        let (groups, depth) = (operands[0].shape[1], operands[0].shape[2]);
+        let mut out = vec![0.0; tokens * heads * width];
+        let state = self.state(op.cache_id);
+        for (i, out) in out.chunks_mut(width).enumerate() {
+            let (token, head) = (i / heads, i % heads);
+            let key = (token * groups + op.sharing.group(head, heads, groups)) * depth;
+            op.step(
+                &mut state[head * depth * width..][..depth * width],
+                [
+                    &q[key..][..depth],
+                    &k[key..][..depth],
+                    &v[i * width..][..width],
+                ],
+                decay[i],
+                beta.map(|beta| beta[i]),
+                out,
+            );
+        }
+        Value::f32([tokens, heads, width], out)
     }
 
     fn attend(&mut self, op: &UpdateAndAttend, operands: &[&Value]) -> Value {
