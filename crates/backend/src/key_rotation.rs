@@ -28,6 +28,14 @@ impl KeyRotations {
     /// `ShiftUnsupported` if stored keys cannot be moved to other positions; the message says why.
     pub fn from_graph(graph: &Graph, layers: usize) -> Result<KeyRotations, BackendError> {
         let refuse = |reason: String| Err(BackendErrorKind::ShiftUnsupported(reason).into());
+        let is_state =
+            |node: &&Node| node.op.has_memory() && !matches!(node.op, Op::UpdateAndAttend(_));
+        if let Some(node) = graph.nodes().iter().find(is_state) {
+            let (name, op) = (graph.node_name(node), node.op.name());
+            return refuse(format!(
+                "the state of {name} ({op}) cannot be moved to other positions"
+            ));
+        }
         let Some((attention, _)) = attention_nodes(graph).next() else {
             return refuse("the model has no cache".into());
         };

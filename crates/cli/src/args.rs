@@ -196,6 +196,13 @@ pub(crate) struct EngineArgs {
     /// Allocate all keys and values before the first token, as one region, instead of growing with the context
     #[arg(long)]
     preallocate: bool,
+    /// Most memory that snapshots of recurrent layers' states may take, such as 64M; a model of attention alone has none
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = byte_size)]
+    state_budget: u64,
+    /// Keep a snapshot of recurrent layers' states after every N tokens of a prompt, where conversations can be continued
+    /// differently; 0 keeps them only where prompts begin and end
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    state_interval: u32,
     /// Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     mem_limit: Option<u64>,
@@ -385,6 +392,8 @@ impl EngineArgs {
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
             preallocate: self.preallocate,
+            state_bytes: usize::try_from(self.state_budget).unwrap_or(usize::MAX),
+            state_interval: self.state_interval,
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),

@@ -16,7 +16,7 @@ use kvark::RunnerOptions;
 use kvark::backend::CompileOptions;
 use kvark::cache::KvStorage;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
-use kvark::model::Blueprint;
+use kvark::model::{Blueprint, ModelFacts};
 use room::Room;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,9 @@ pub(crate) struct Plan {
     /// Path, name or reference of a draft model, planned with the same options
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
+    /// Most memory that snapshots of recurrent layers' states may take, such as 64M; a model of attention alone has none
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = args::byte_size)]
+    state_budget: u64,
     /// Fail if the plan needs more memory than SIZE, such as 800M or 2G
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     mem_limit: Option<u64>,
@@ -146,7 +149,7 @@ impl Plan {
                     &planned,
                     &*backend,
                     &runner_options,
-                    self.kind(),
+                    self.kind(planned.facts()),
                     draft,
                 )?)
             };
@@ -192,10 +195,10 @@ impl Plan {
         Ok(())
     }
 
-    fn kind(&self) -> CacheKind {
+    fn kind(&self, facts: &ModelFacts) -> CacheKind {
         let sequences = self.parallel;
         match self.kind {
-            Kind::Sequence if sequences == 1 => CacheKind::Contiguous,
+            Kind::Sequence if sequences == 1 => CacheKind::of_one_sequence(facts),
             Kind::Sequence | Kind::Cells => CacheKind::Cells { sequences },
             Kind::Tree => CacheKind::Tree,
         }
@@ -208,6 +211,7 @@ impl Plan {
             key_storage: storage.unwrap_or(self.cache_type_k),
             value_storage: storage.unwrap_or(self.cache_type_v),
             max_logit_rows: self.parallel as usize,
+            state_bytes: usize::try_from(self.state_budget).unwrap_or(usize::MAX),
             memory: MemoryLimit::None,
             compile: CompileOptions {
                 threads: args::threads(self.threads),

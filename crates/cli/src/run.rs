@@ -215,7 +215,7 @@ impl Run {
         let kind = match self.cache.as_deref() {
             Some("contiguous") => CacheKind::Contiguous,
             Some("tree") => CacheKind::Tree,
-            None if count == 1 && !speculates => CacheKind::Contiguous,
+            None if count == 1 && !speculates => CacheKind::of_one_sequence(model.facts()),
             _ => CacheKind::Cells { sequences: count },
         };
         if count > 1 && !matches!(kind, CacheKind::Cells { .. }) {

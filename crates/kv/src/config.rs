@@ -141,7 +141,8 @@ impl LayerConfig {
 /// How many states layers with a state keep. All such layers of a model keep them at the same positions.
 ///
 /// A sequence needs its *live* state, which its next token replaces. The others are *snapshots*: a rewind, a fork or a shared
-/// prefix can end there. A state is kept as a snapshot where a prompt begins or ends, and at regular positions inside prompts.
+/// prefix can end there. A state is kept as a snapshot where a prompt begins, before its last token, where a sequence was forked or
+/// rewound, and at regular positions inside prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatePolicy {
     /// The maximum number of states in the pool, live ones included. A step writes new states before it releases those that it

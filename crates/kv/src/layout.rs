@@ -67,6 +67,11 @@ impl LayerLayout {
         self.keys.bytes().saturating_add(self.values.bytes())
     }
 
+    /// Whether the layer has a state instead of keys and values.
+    pub fn has_state(&self) -> bool {
+        self.keys.dim == 0
+    }
+
     /// One of its sides.
     pub fn side(&self, side: Side) -> &SideLayout {
         match side {
@@ -105,6 +110,13 @@ impl KvLayout {
     /// Bytes of all layers.
     pub fn bytes(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.values.end())
+    }
+
+    /// Bytes of the layers with states, and the number of states; zeros if there are none.
+    pub fn states(&self) -> (usize, usize) {
+        let states = || self.layers.iter().filter(|layer| layer.has_state());
+        let slots = states().map(|layer| layer.values.rows).max();
+        (states().map(LayerLayout::bytes).sum(), slots.unwrap_or(0))
     }
 }
 

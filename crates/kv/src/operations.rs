@@ -37,8 +37,13 @@ pub trait CacheOperations: Send {
     fn resident_bytes(&self) -> Result<usize, KvError>;
     /// Removes all tokens of a sequence after the first `len`.
     fn rewind(&self, seq: SeqId, len: u32) -> Result<(), KvError>;
-    /// The shortest non-zero length that a sequence can be rewound to.
-    fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError>;
+    /// The longest length, at most `len`, at which a sequence or a retained prefix can be rewound or forked; 0 if it can only begin
+    /// anew. Ring layers have evicted the rows that a shorter one needs, and recurrent layers keep few states.
+    fn restorable(&self, seq: SeqId, len: u32) -> Result<u32, KvError>;
+    /// Slots of states in use and their number; zeros if no layer has a state.
+    fn states_used(&self) -> Result<(u32, u32), KvError> {
+        Ok((0, 0))
+    }
 
     /// Makes `dst`, which must be empty, share the first `len` tokens of `src`. Copies no rows.
     fn fork(&self, src: SeqId, dst: SeqId, len: u32) -> Result<(), KvError> {
@@ -219,8 +224,9 @@ impl CacheOperations for CacheSession<Contiguous> {
         rewind_only_sequence(self, seq, len)
     }
 
-    fn rewind_floor(&self, _: SeqId) -> Result<u32, KvError> {
-        self.with(Contiguous::rewind_floor)
+    fn restorable(&self, _: SeqId, len: u32) -> Result<u32, KvError> {
+        let floor = self.with(Contiguous::rewind_floor)?;
+        Ok(if len >= floor { len } else { 0 })
     }
 
     fn keep_only(&self, _: SeqId) -> Result<(), KvError> {
@@ -243,8 +249,9 @@ impl CacheOperations for CacheSession<Tree> {
         rewind_only_sequence(self, seq, len)
     }
 
-    fn rewind_floor(&self, _: SeqId) -> Result<u32, KvError> {
-        self.with(Tree::rewind_floor)
+    fn restorable(&self, _: SeqId, len: u32) -> Result<u32, KvError> {
+        let floor = self.with(Tree::rewind_floor)?;
+        Ok(if len >= floor { len } else { 0 })
     }
 
     fn keep_only(&self, _: SeqId) -> Result<(), KvError> {
@@ -269,8 +276,12 @@ impl CacheOperations for CacheSession<Cells> {
         self.seq_rm(seq, len..)
     }
 
-    fn rewind_floor(&self, seq: SeqId) -> Result<u32, KvError> {
-        self.with(|cells| cells.rewind_floor(seq))?
+    fn restorable(&self, seq: SeqId, len: u32) -> Result<u32, KvError> {
+        self.with(|cells| cells.restorable(seq, len))?
+    }
+
+    fn states_used(&self) -> Result<(u32, u32), KvError> {
+        self.with(Cells::states_used)
     }
 
     fn fork(&self, src: SeqId, dst: SeqId, len: u32) -> Result<(), KvError> {
@@ -350,8 +361,8 @@ impl<K: CacheManager> CacheOperations for OneSequence<K> {
         rewind_only_sequence(&self.0, seq, len)
     }
 
-    fn rewind_floor(&self, _: SeqId) -> Result<u32, KvError> {
-        Ok(0)
+    fn restorable(&self, _: SeqId, len: u32) -> Result<u32, KvError> {
+        Ok(len)
     }
 }
 

@@ -69,7 +69,7 @@ fn whole(model: &Model, prompt: &[u32], sampling: &SamplerOptions) -> Vec<u32> {
 
 #[test]
 fn two_calls_generate_what_one_generates() {
-    for name in ["llama_plain", "gemma3"] {
+    for name in ["llama_plain", "gemma3", "qwen3next"] {
         let model = model(name);
         let prompt = tokens(9);
         for sampling in samplers() {

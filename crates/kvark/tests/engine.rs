@@ -76,7 +76,15 @@ fn random(state: &mut u64, below: u32) -> u32 {
 
 #[test]
 fn requests_get_the_same_bits_together_and_alone() {
-    for name in ["llama_plain", "gemma3", "mistral", "phi3_q8_0"] {
+    for name in [
+        "llama_plain",
+        "gemma3",
+        "mistral",
+        "phi3_q8_0",
+        "lfm2",
+        "qwen35moe",
+        "granitehybrid",
+    ] {
         let model = model(name);
         let vocab = model.facts().vocab_size as u32;
         let mut state = 5;

@@ -284,8 +284,8 @@ impl Branch {
         Ok(PyArray1::from_vec(py, logits))
     }
 
-    /// Removes all tokens after the first `length`.
-    fn rewind(&self, py: Python<'_>, length: usize) -> Result<()> {
+    /// Removes all tokens after the first `length`. Returns how many were computed again, which a model with recurrent layers may need.
+    fn rewind(&self, py: Python<'_>, length: usize) -> Result<usize> {
         with(py, &self.pool, |pool| {
             pool.check(self.id())?;
             Ok(pool.runner.rewind(self.seq, length)?)

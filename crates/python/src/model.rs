@@ -261,7 +261,7 @@ impl Model {
     fn memory_plan<'py>(&self, py: Python<'py>, sequences: u32) -> Result<Bound<'py, PyDict>> {
         let loaded = self.loaded()?;
         let kind = match sequences {
-            0 | 1 => CacheKind::Contiguous,
+            0 | 1 => CacheKind::of_one_sequence(loaded.model.facts()),
             n => CacheKind::Cells { sequences: n },
         };
         let planned = PlannedModel::try_from(loaded.model.artifact())?;

@@ -82,7 +82,8 @@ impl Session {
     ) -> Result<Session> {
         let (backend, options) = (&*model.backend, &model.runner);
         let kind = match cache {
-            None | Some("contiguous") => CacheKind::Contiguous,
+            None => CacheKind::of_one_sequence(model.model.facts()),
+            Some("contiguous") => CacheKind::Contiguous,
             Some("cells") => CacheKind::Cells { sequences: 1 },
             Some("tree") => CacheKind::Tree,
             Some(other) => {
@@ -222,8 +223,8 @@ impl Session {
         })
     }
 
-    /// Removes all tokens after the first `length`.
-    fn rewind(&self, py: Python<'_>, length: usize) -> Result<()> {
+    /// Removes all tokens after the first `length`. Returns how many were computed again, which a model with recurrent layers may need.
+    fn rewind(&self, py: Python<'_>, length: usize) -> Result<usize> {
         py.detach(|| self.sequence.change(|runner| Ok(runner.rewind(0, length)?)))
     }
 

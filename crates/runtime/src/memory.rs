@@ -34,6 +34,29 @@ pub enum CacheKind {
 }
 
 impl CacheKind {
+    /// The kind for one sequence without candidates: contiguous, or cells for a model with recurrent layers.
+    pub fn of_one_sequence(facts: &ModelFacts) -> CacheKind {
+        match facts.caches.iter().any(kv::LayerConfig::is_state) {
+            true => CacheKind::Cells { sequences: 1 },
+            false => CacheKind::Contiguous,
+        }
+    }
+
+    /// Returns an error if the kind cannot hold the states of a model's recurrent layers.
+    fn check(self, cache: &CacheConfig) -> Result<(), RuntimeError> {
+        let kind = match self {
+            CacheKind::Contiguous => "contiguous",
+            CacheKind::Tree => "tree",
+            CacheKind::Cells { .. } => return Ok(()),
+        };
+        match cache.has_states() {
+            true => Err(RuntimeErrorKind::InvalidOptions(format!(
+                "a {kind} cache cannot hold the states of this model's recurrent layers: use cells"
+            ))
+            .into()),
+            false => Ok(()),
+        }
+    }
     fn sequences(self) -> u32 {
         match self {
             CacheKind::Cells { sequences } => sequences.max(1),
@@ -204,6 +227,9 @@ impl MemoryPlan {
     ) -> Result<MemoryPlan, RuntimeError> {
         let facts = model.facts;
         let cache = cache_config(facts, options)?;
+        if facts.is_decoder() {
+            kind.check(&cache)?;
+        }
         let step = StepSize::new(facts, options, cache.capacity);
         let bindings = model.bindings(&step)?;
         let is_weight = |id: TensorId| model.is_weight(id);

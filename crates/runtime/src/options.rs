@@ -3,7 +3,7 @@
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::CompileOptions;
 use import::ModelFacts;
-use kv::{CacheConfig, CacheFacts, CachePolicy, KvStorage, RingPolicy};
+use kv::{CacheConfig, CacheFacts, CachePolicy, KvStorage, RingPolicy, StatePolicy};
 
 /// The caller's choices for a run.
 #[derive(Clone, Debug)]
@@ -26,6 +26,10 @@ pub struct RunnerOptions {
     pub preallocate: bool,
     /// The number of logit rows per step that memory is reserved for. A step that wants more rows allocates more.
     pub max_logit_rows: usize,
+    /// The most bytes that snapshots of recurrent layers' states take, beside the states that sequences need to go on.
+    pub state_bytes: usize,
+    /// A snapshot of recurrent layers' states is kept after every position of a prompt that is a multiple of this; 0 keeps none there.
+    pub state_interval: u32,
     /// The memory limit. A plan that exceeds it is refused before weights are loaded.
     pub memory: MemoryLimit,
     /// Threads and executor.
@@ -43,6 +47,8 @@ impl Default for RunnerOptions {
             ring_layers: true,
             preallocate: false,
             max_logit_rows: 1,
+            state_bytes: 256 << 20,
+            state_interval: StatePolicy::default().interval,
             memory: MemoryLimit::default(),
             compile: CompileOptions::default(),
         }
@@ -140,5 +146,24 @@ pub(crate) fn cache_config(
         prefill_chunk: None,
         max_context: None,
     };
-    Ok(kv::make_config(&facts, &policy))
+    let mut config = kv::make_config(&facts, &policy);
+    config.states = states(&config, options);
+    Ok(config)
 }
+
+/// Slots of states: two for each row of a step, of which a sequence reads one and writes another and a candidate writes one, and as
+/// many snapshots as fit the caller's bytes.
+fn states(config: &CacheConfig, options: &RunnerOptions) -> StatePolicy {
+    let live = options.max_logit_rows.max(1).saturating_mul(2);
+    let snapshots = options.state_bytes / config.state_bytes().max(1);
+    let slots = live.saturating_add(snapshots.min(MAX_SNAPSHOTS));
+    StatePolicy {
+        slots: u32::try_from(slots)
+            .unwrap_or(u32::MAX)
+            .min(i32::MAX as u32),
+        interval: options.state_interval,
+    }
+}
+
+/// More snapshots than this help nobody.
+const MAX_SNAPSHOTS: usize = 512;

@@ -199,6 +199,8 @@ impl Snapshot {
     /// The length of the shortest prefix that can be restored. Ring layers lack the rows that a shorter one needs.
     pub fn min_restore_len(&self) -> usize {
         let min_len = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
+            // The one state that is saved is that of all tokens.
+            _ if layer.facts.is_state() => self.tokens.len(),
             (0, _) | (_, None) => 0,
             (first, Some(window)) => first as usize + window as usize - 1,
         };
@@ -398,6 +400,10 @@ impl LayerRecord {
             let start = *at;
             *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;
             (*at <= reader.bytes.len()).then_some((start..*at, sum))
+        };
+        let storage = match facts.is_state() {
+            true => [KvStorage::F32; 2],
+            false => storage,
         };
         let keys = side(facts.key_dim, storage[0], sums[0])?;
         let values = side(facts.value_dim, storage[1], sums[1])?;

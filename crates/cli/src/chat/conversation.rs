@@ -261,8 +261,8 @@ impl<'a> Conversation<'a> {
         Ok(Ok(left))
     }
 
-    /// Removes tokens from the cache that the messages of the current branch no longer contain. If ring layers have evicted
-    /// rows that a rewind needs, removes all tokens: the next message is then computed from the beginning.
+    /// Removes tokens from the cache that the messages of the current branch no longer contain. If layers lack
+    /// what a rewind needs, removes more: the next message computes them again.
     pub(super) fn forget(&mut self) -> Result<()> {
         let branch = &mut self.branches[self.current];
         let beginning = match branch.messages.is_empty() {
@@ -275,11 +275,9 @@ impl<'a> Conversation<'a> {
         };
         let kept = branch.without_shifted(beginning);
         let known = common_prefix_len(self.cells.tokens(branch.id), &kept);
-        let known = match known < self.cells.rewind_floor(branch.id)? {
-            true => 0,
-            false => known,
-        };
-        Ok(self.cells.rewind(branch.id, known)?)
+        let known = self.cells.restorable(branch.id, known)?;
+        self.cells.rewind(branch.id, known)?;
+        Ok(())
     }
 
     /// Creates a branch with the history of the current one and switches to it. No cell is copied.
@@ -429,11 +427,8 @@ impl<'a> Conversation<'a> {
         // Logits come from feeding, so the last token is fed even if it is in the cache.
         let most = tokens.len().saturating_sub(1);
         let known = common_prefix_len(self.cells.tokens(branch.id), &tokens).min(most);
-        // If ring layers have evicted rows that are needed, all tokens are computed again.
-        let known = match known < self.cells.rewind_floor(branch.id)? {
-            true => 0,
-            false => known,
-        };
+        // Layers may lack what is needed to go on just there; then more tokens are computed again.
+        let known = self.cells.restorable(branch.id, known)?;
         let mut new = tokens.split_off(known);
         let seq = branch.id;
         self.cells.rewind(seq, known)?;

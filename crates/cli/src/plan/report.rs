@@ -10,7 +10,7 @@ use std::io::{self, Write};
 /// consecutive.
 pub(super) fn kv_shapes(plan: &MemoryPlan) -> Vec<[usize; 5]> {
     let mut shapes: Vec<[usize; 5]> = vec![];
-    for layer in &plan.kv.layers {
+    for layer in plan.kv.layers.iter().filter(|layer| !layer.has_state()) {
         let SideLayout {
             heads, rows, dim, ..
         } = layer.keys;
@@ -22,7 +22,7 @@ pub(super) fn kv_shapes(plan: &MemoryPlan) -> Vec<[usize; 5]> {
     shapes
 }
 
-/// `[28, 2, 8, 1024, 128]`, or several such.
+/// `[28, 2, 8, 1024, 128]`, or several such, of the layers with keys and values.
 pub(super) fn kv_shape_text(plan: &MemoryPlan) -> String {
     let shapes = kv_shapes(plan);
     let texts: Vec<String> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
@@ -44,6 +44,7 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
     let tensors: usize = plan.weights.iter().map(|section| section.tensors).sum();
     let step = &plan.step;
     let scratch = output::bytes(plan.arena.scratch_bytes() as u64);
+    let (state_bytes, states) = plan.kv.states();
     let mut parts = vec![
         (
             "weights",
@@ -60,8 +61,8 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         ),
         (
             "KV",
-            plan.kv_bytes(),
-            match plan.kv.layers.is_empty() {
+            plan.kv_bytes() - state_bytes,
+            match kv_shapes(plan).is_empty() {
                 true => "no cache".to_owned(),
                 false => format!("{} {}", kv_shape_text(plan), kv_types(plan)),
             },
@@ -77,6 +78,11 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         ),
         ("logits", plan.logits_bytes, "kept after a step".to_owned()),
     ];
+    if states > 0 {
+        let one = output::bytes(plan.cache.state_bytes() as u64);
+        let note = format!("{states} states of recurrent layers, {one} each, in f32");
+        parts.insert(3, ("states", state_bytes, note));
+    }
     if plan.own_memory {
         // Weights and logits are in the host's memory.
         parts.retain(|(part, ..)| !matches!(*part, "weights" | "logits"));
@@ -160,7 +166,7 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
         })
     };
     let section = |s: &WeightSection| json!({ "name": s.name, "tensors": s.tensors, "bytes": s.bytes, "resident_bytes": s.resident, "packed_bytes": s.packed });
-    let shapes = kv_shapes(plan);
+    let (shapes, states) = (kv_shapes(plan), plan.kv.states());
     let shape = match &shapes[..] {
         [only] => json!(only),
         _ => Value::Null,
@@ -182,6 +188,7 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
             "key_type": plan.cache.key_storage.name(),
             "value_type": plan.cache.value_storage.name(),
             "layers": plan.kv.layers.iter().map(layer).collect::<Vec<_>>(),
+            "states": { "bytes": states.0, "count": states.1 },
         },
         "arena": {
             "bytes": plan.arena.bytes,

@@ -9,7 +9,7 @@ use super::{Cells, MAX_SEQUENCES};
 use crate::candidate_tree::StepTree;
 use crate::plan::{LayerPlan, NO_CELL, StateSource};
 use crate::step::{Role, StepToken};
-use crate::{KvError, KvErrorKind, SeqId, StatePolicy};
+use crate::{KvError, KvErrorKind, SeqId, StatePolicy, Step};
 use std::ops::Range;
 
 impl Cells {
@@ -99,35 +99,40 @@ impl Cells {
         &self,
         space: &CellSpace,
         policy: StatePolicy,
-        tokens: &[StepToken],
+        step: &Step,
         trees: &[StepTree],
         plan: &mut LayerPlan,
     ) -> Result<(), KvError> {
+        let tokens = &step.tokens()[..step.real_len()];
         plan.visible.clear();
         plan.writes.clear();
         plan.writes.resize(tokens.len(), NO_CELL);
         plan.evicted.clear();
         let before = predecessors(tokens, trees);
-        // Of the states inside a prompt only the regular ones are kept, and only where there is room.
-        let mut is_needed = vec![false; tokens.len()];
+        let ends = sequence_ends(tokens);
+        let mut is_needed: Vec<bool> = tokens
+            .iter()
+            .enumerate()
+            .map(|(index, token)| token.role != Role::Next || ends.is_last(token, index))
+            .collect();
         for (index, before) in before.iter().enumerate() {
             match before {
                 Before::Token(token) if token + 1 != index => is_needed[*token] = true,
                 _ => {}
             }
         }
-        for (index, is_kept) in kept_tokens(tokens).enumerate() {
-            is_needed[index] |= is_kept;
-        }
         let mut room = space.room(plan);
         for (index, _) in is_needed.iter().enumerate().filter(|(_, needed)| **needed) {
             plan.writes[index] = room.take(None)?;
         }
         for (index, token) in tokens.iter().enumerate() {
-            let is_regular = policy.is_regular(token.position as u32) && token.role == Role::Next;
-            if is_regular && !is_needed[index] {
+            if !is_needed[index] && ends.is_snapshot(step, index, policy) {
                 // A smaller gap than its own is closed for it.
-                plan.writes[index] = room.take(Some(policy.interval)).unwrap_or(NO_CELL);
+                let gap = match policy.is_regular(token.position as u32) {
+                    true => policy.interval,
+                    false => u32::MAX - 1,
+                };
+                plan.writes[index] = room.take(Some(gap)).unwrap_or(NO_CELL);
             }
         }
         plan.evicted = room.evicted;
@@ -198,16 +203,33 @@ fn predecessors(tokens: &[StepToken], trees: &[StepTree]) -> Vec<Before> {
     tokens.iter().enumerate().map(before).collect()
 }
 
-/// For each token, whether the state after it is needed after the step: it is a candidate, or the last token of its sequence.
-fn kept_tokens(tokens: &[StepToken]) -> impl Iterator<Item = bool> + '_ {
+/// The last token of each sequence in a step.
+struct SequenceEnds([usize; MAX_SEQUENCES as usize]);
+
+fn sequence_ends(tokens: &[StepToken]) -> SequenceEnds {
     let mut last = [usize::MAX; MAX_SEQUENCES as usize];
     for (index, token) in tokens.iter().enumerate() {
         last[token.seq as usize] = index;
     }
-    let is_kept = move |(index, token): (usize, &StepToken)| {
-        token.role != Role::Next || last[token.seq as usize] == index
-    };
-    tokens.iter().enumerate().map(is_kept)
+    SequenceEnds(last)
+}
+
+impl SequenceEnds {
+    fn is_last(&self, token: &StepToken, index: usize) -> bool {
+        self.0[token.seq as usize] == index
+    }
+
+    /// Whether the state after a token inside a prompt is kept, if there is room: at regular positions, and before the last token of
+    /// a prompt, so that the prompt can be answered again.
+    fn is_snapshot(&self, step: &Step, index: usize, policy: StatePolicy) -> bool {
+        let token = &step.tokens()[index];
+        let next = step.tokens().get(index + 1);
+        let ends_prompt = next.is_some_and(|next| {
+            let continues = next.seq == token.seq && next.role == Role::Next;
+            continues && self.is_last(next, index + 1) && step.rows().contains(&(index as u32 + 1))
+        });
+        token.role == Role::Next && (policy.is_regular(token.position as u32) || ends_prompt)
+    }
 }
 
 fn inside() -> KvErrorKind {
@@ -341,13 +363,14 @@ impl CellSpace {
     }
 
     /// Adds the states of a step that succeeded.
-    pub(super) fn commit_states(&mut self, tokens: &[StepToken], plan: &LayerPlan) {
+    pub(super) fn commit_states(&mut self, step: &Step, plan: &LayerPlan) {
         let policy = self.policy().expect("a space of states");
         self.evict_states(&plan.evicted);
+        let tokens = &step.tokens()[..step.real_len()];
         let counts = Cells::counts(tokens.iter().map(|token| token.seq));
+        let ends = sequence_ends(tokens);
         let mut seen = [false; MAX_SEQUENCES as usize];
-        let kept = kept_tokens(tokens);
-        for ((token, &cell), is_kept) in tokens.iter().zip(&plan.writes).zip(kept) {
+        for (index, (token, &cell)) in tokens.iter().zip(&plan.writes).enumerate() {
             let seq = token.seq;
             if token.role != Role::Next {
                 self.append_candidate(seq, cell);
@@ -357,17 +380,17 @@ impl CellSpace {
             if is_first {
                 self.replace_live(seq, counts[seq as usize] > 1);
             }
-            let is_regular = policy.is_regular(token.position as u32);
-            if cell != NO_CELL && (is_kept || is_regular) {
+            let is_kept = ends.is_last(token, index) || ends.is_snapshot(step, index, policy);
+            if cell != NO_CELL && is_kept {
                 self.append(seq, token.position as u32, cell);
             }
         }
     }
 
-    /// Releases the live state of a sequence that goes on, unless a prompt ends or begins there.
-    pub(super) fn replace_live(&mut self, seq: SeqId, in_prompt: bool) {
+    /// Releases the live state of a sequence that goes on, unless a prompt begins there or something else ended there.
+    pub(super) fn replace_live(&mut self, seq: SeqId, begins_prompt: bool) {
         let sequence = &mut self.sequences[seq as usize];
-        let keeps = std::mem::replace(&mut sequence.keeps_live, in_prompt) || in_prompt;
+        let keeps = std::mem::take(&mut sequence.keeps_live) || begins_prompt;
         let live = self.states(seq).next_back();
         if let Some((position, _)) = live.filter(|_| !keeps) {
             self.remove(seq, &(position..position + 1));

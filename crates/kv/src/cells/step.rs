@@ -47,7 +47,7 @@ impl CacheManager for Cells {
         for space in &self.spaces {
             let class = &mut classes[space.class];
             if let Some(policy) = space.policy() {
-                self.plan_states(space, policy, tokens, trees, class)?;
+                self.plan_states(space, policy, step, trees, class)?;
                 (tokens.len()..step.len()).for_each(|_| class.push_state_padding());
                 continue;
             }
@@ -66,7 +66,7 @@ impl CacheManager for Cells {
         for space in &mut self.spaces {
             let class = &plan.classes[space.class];
             if space.policy().is_some() {
-                space.commit_states(tokens, class);
+                space.commit_states(&plan.step, class);
                 space.advance_first_free();
                 continue;
             }

@@ -168,6 +168,9 @@ impl History {
             }
         }
         let real = step.len();
+        if self.random.below(2) == 0 {
+            step.want_last();
+        }
         step.pad_to(real + self.random.below(3) as usize, 0);
         let before = self.cache.clone();
         if let Err(error) = self.cache.plan(&step, &mut self.plan) {
@@ -463,22 +466,24 @@ fn snapshots_are_kept_where_prompts_begin_and_end() {
     let mut plan = StepPlan::default();
     let mut feed = |cache: &mut Cells, from: u32, n: u32| {
         let ids: Vec<u32> = (0..n).collect();
-        cache.plan(&Step::sequence(&ids, from), &mut plan).unwrap();
+        let mut step = Step::sequence(&ids, from);
+        step.want_last();
+        cache.plan(&step, &mut plan).unwrap();
         cache.commit(&plan);
     };
     feed(&mut cache, 0, 20);
     (20..25).for_each(|position| feed(&mut cache, position, 1));
     feed(&mut cache, 25, 3);
     (28..31).for_each(|position| feed(&mut cache, position, 1));
-    // Every eighth token of a prompt, the ends of both prompts, the end of the first answer, and the last token.
-    assert_eq!(cache.state_positions(0).unwrap(), [7, 15, 19, 24, 27, 30]);
-    assert_eq!(cache.restorable(0, 27).unwrap(), 25);
+    // Every eighth token of a prompt, before the last of both prompts, the end of the first answer, and the last token.
+    assert_eq!(cache.state_positions(0).unwrap(), [7, 15, 18, 24, 26, 30]);
+    assert_eq!(cache.restorable(0, 26).unwrap(), 25);
     assert_eq!(cache.states_used(), (6, 16));
     cache.seq_rm(0, 25..).unwrap();
     feed(&mut cache, 25, 1);
     assert_eq!(
         cache.state_positions(0).unwrap(),
-        [7, 15, 19, 24, 25],
+        [7, 15, 18, 24, 25],
         "a rewind can be made again"
     );
 }

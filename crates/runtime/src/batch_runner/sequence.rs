@@ -34,13 +34,13 @@ impl Runner {
     /// the logits of many rows are large; the results do not depend on the step size.
     pub const MAX_SCORED_STEP: usize = 128;
 
-    /// A runner of `model` on `backend`, on a contiguous cache.
+    /// A runner of `model` on `backend`, on a contiguous cache; on cells if the model has recurrent layers.
     pub fn new(
         model: &Model,
         backend: &dyn Backend,
         options: &RunnerOptions,
     ) -> Result<Runner, RuntimeError> {
-        let kind = CacheKind::Contiguous;
+        let kind = CacheKind::of_one_sequence(model.facts());
         Ok(BatchRunner::with_cache_kind(model, backend, options, kind, 0)?.into())
     }
 }
@@ -110,8 +110,8 @@ impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
         self.deref().row(self.seq)
     }
 
-    /// Removes all tokens after the first `len`.
-    pub fn rewind(&mut self, len: usize) -> Result<(), RuntimeError> {
+    /// Removes all tokens after the first `len`; see [`BatchRunner::rewind`].
+    pub fn rewind(&mut self, len: usize) -> Result<usize, RuntimeError> {
         let seq = self.seq;
         self.batch().rewind(seq, len)
     }

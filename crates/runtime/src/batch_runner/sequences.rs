@@ -5,7 +5,7 @@ use crate::context_shift::{ContextShift, ContextShifter};
 use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Snapshot};
 use crate::{Model, RuntimeError, common_prefix_len};
-use backend::RowOutputs;
+use backend::{LogitsMode, RowOutputs};
 use kv::{MAX_SEQUENCES, SeqId};
 use std::path::Path;
 
@@ -115,19 +115,29 @@ impl BatchRunner {
     }
 
     /// Makes `dst`, which must be empty, a copy of the first `len` tokens of `src`, which may be a retained prefix.
-    /// Copies no rows. There are no logits until a token is fed.
-    pub fn fork_prefix(&mut self, src: SeqId, dst: SeqId, len: usize) -> Result<(), RuntimeError> {
+    /// Copies no rows. There are no logits until a token is fed. Returns how many tokens were computed again: those after the last
+    /// kept state of a model with recurrent layers.
+    pub fn fork_prefix(
+        &mut self,
+        src: SeqId,
+        dst: SeqId,
+        len: usize,
+    ) -> Result<usize, RuntimeError> {
         let whole = self.is_pending(src) && len == self.tokens(src).len();
-        let end = u32::try_from(len - usize::from(whole)).unwrap_or(u32::MAX);
-        self.cache.fork(src, dst, end)?;
         let tokens = self.tokens(src);
         let tokens = tokens[..len.min(tokens.len())].to_vec();
+        let fed = tokens.len() - usize::from(whole);
+        let kept = self.kept_state(src, fed)?;
+        self.cache.fork(src, dst, kept as u32)?;
         self.states[dst as usize] = SequenceState {
-            tokens,
-            pending: whole,
+            tokens: tokens[..kept].to_vec(),
             ..SequenceState::default()
         };
-        Ok(())
+        self.feed_again(dst, &tokens[kept..fed])?;
+        if whole {
+            self.append(dst, tokens[fed]);
+        }
+        Ok(fed - kept)
     }
 
     /// Makes `dst`, which must be empty, a copy of `src`. Copies no rows.
@@ -135,6 +145,25 @@ impl BatchRunner {
         let fed = self.fed_tokens(src).len() as u32;
         self.cache.fork(src, dst, fed)?;
         self.states[dst as usize] = self.states[src as usize].clone();
+        Ok(())
+    }
+
+    /// The length up to `len` at which a sequence has a state; `len` itself in a model without recurrent layers.
+    fn kept_state(&self, seq: SeqId, len: usize) -> Result<usize, RuntimeError> {
+        match self.cache.states_used()? {
+            (_, 0) => Ok(len),
+            _ => Ok(self.cache.restorable(seq, len as u32)? as usize),
+        }
+    }
+
+    /// Computes tokens of a sequence again.
+    fn feed_again(&mut self, seq: SeqId, tokens: &[u32]) -> Result<(), RuntimeError> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let wanted = LogitsMode::Argmax;
+        self.sequence(seq).feed_wanted(tokens, wanted, |_| true)?;
+        self.states[seq as usize].row.clear();
         Ok(())
     }
 
@@ -164,9 +193,28 @@ impl BatchRunner {
         Ok(PromptPrefix::new(shared, self.tokens(0).to_vec(), model))
     }
 
+    /// The number of the first `len` tokens of a sequence that another one can share: all, but for recurrent layers, which keep few
+    /// states.
+    pub(crate) fn shareable(&self, seq: SeqId, len: usize) -> usize {
+        match self.has_states() {
+            true => self.kept_state(seq, len).unwrap_or(0),
+            false => len,
+        }
+    }
+
+    /// Whether the model has recurrent layers, whose states are kept after some tokens only.
+    pub fn has_states(&self) -> bool {
+        self.cache.states_used().is_ok_and(|(_, slots)| slots > 0)
+    }
+
+    /// Slots of states in use and their number; zeros if the model has no recurrent layers.
+    pub fn states_used(&self) -> Result<(u32, u32), RuntimeError> {
+        Ok(self.cache.states_used()?)
+    }
+
     /// Removes all tokens of a sequence.
     pub fn remove(&mut self, seq: SeqId) -> Result<(), RuntimeError> {
-        self.rewind(seq, 0)
+        self.rewind(seq, 0).map(|_| ())
     }
 
     /// Removes the tokens of all sequences except one.
@@ -180,9 +228,27 @@ impl BatchRunner {
         Ok(())
     }
 
-    /// Removes all tokens after the first `len` of a sequence.
-    pub fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), RuntimeError> {
+    /// Removes all tokens after the first `len` of a sequence. Returns how many tokens were computed again: in a model with recurrent
+    /// layers those after the nearest kept state. If that fails, the sequence ends at that state.
+    pub fn rewind(&mut self, seq: SeqId, len: usize) -> Result<usize, RuntimeError> {
         let keeps_pending = self.is_pending(seq) && len == self.tokens(seq).len();
+        let fed = len - usize::from(keeps_pending);
+        let kept = match fed < self.fed_tokens(seq).len() {
+            true => self.kept_state(seq, fed)?,
+            false => fed,
+        };
+        if kept < fed {
+            let again = self.tokens(seq)[kept..fed].to_vec();
+            self.cut(seq, kept, false)?;
+            self.feed_again(seq, &again)?;
+            return Ok(again.len());
+        }
+        self.cut(seq, len, keeps_pending)?;
+        Ok(0)
+    }
+
+    /// Removes all tokens after the first `len` of a sequence; the last one may be pending.
+    fn cut(&mut self, seq: SeqId, len: usize, keeps_pending: bool) -> Result<(), RuntimeError> {
         let fed = len - usize::from(keeps_pending);
         self.cache
             .rewind(seq, u32::try_from(fed).unwrap_or(u32::MAX))?;
@@ -200,10 +266,15 @@ impl BatchRunner {
         Ok(())
     }
 
-    /// The shortest non-zero length that a sequence can be rewound to. Ring layers have evicted the rows that a shorter
-    /// one needs.
-    pub fn rewind_floor(&self, seq: SeqId) -> Result<usize, RuntimeError> {
-        Ok(self.cache.rewind_floor(seq)? as usize)
+    /// The longest length, at most `len`, at which a sequence or a retained prefix can go on without computing a token again; 0 if it
+    /// can only begin anew. Ring layers have evicted the rows that a shorter one needs, and recurrent layers keep few states.
+    pub fn restorable(&self, seq: SeqId, len: usize) -> Result<usize, RuntimeError> {
+        let most = self.fed_tokens(seq).len();
+        if len > most {
+            return Ok(len.min(self.tokens(seq).len()));
+        }
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        Ok(self.cache.restorable(seq, len)? as usize)
     }
 
     /// Writes a sequence and the caller's notes to a snapshot file. An existing file is replaced atomically. A pending token has no

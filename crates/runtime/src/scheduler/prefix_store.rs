@@ -76,7 +76,10 @@ struct Entry {
 
 /// The sequence that a request can share a prefix with.
 struct Candidate {
+    /// Tokens that it has in common with the prompt.
     len: usize,
+    /// Those of them that a sequence can go on after: recurrent layers keep few states.
+    kept: usize,
     source: CacheSource,
     owner: SeqId,
 }
@@ -128,7 +131,8 @@ impl PrefixStore {
     ) -> Result<CacheReport, RuntimeError> {
         let limit = prompt.len() - 1;
         let mut candidates = self.candidates(runner, running, prompt);
-        let nearest = candidates.first().map(|c| (c.owner, c.len));
+        let nearest = candidates.iter().max_by_key(|c| c.len);
+        let nearest = nearest.map(|c| (c.owner, c.len));
         let mut stored = nearest.and_then(|(owner, len)| runner.tokens(owner).get(len).copied());
         let mut longest = nearest.map_or(0, |(_, len)| len);
         let mut report = CacheReport::nothing(prompt.len(), None);
@@ -150,13 +154,13 @@ impl PrefixStore {
                 candidates.clear();
             }
         }
-        for candidate in candidates.iter().filter(|candidate| candidate.len > 0) {
-            let len = candidate.len.min(limit);
+        for candidate in candidates.iter().filter(|candidate| candidate.kept > 0) {
+            let len = candidate.kept;
             if len <= report.cached_tokens {
                 break;
             }
             match runner.fork_prefix(candidate.owner, seq, len) {
-                Ok(()) => {
+                Ok(_) => {
                     (report.cached_tokens, report.source) = (len, candidate.source);
                     self.touch(candidate.owner);
                     break;
@@ -172,6 +176,7 @@ impl PrefixStore {
             let at_nearest = position == longest;
             let reason = match longest {
                 _ if window_lost => MissReason::WindowEvicted,
+                _ if position < longest.min(limit) && runner.has_states() => MissReason::NoState,
                 _ if self.evicted.longest(prompt) > position => MissReason::Evicted,
                 0 => MissReason::Empty,
                 _ if at_nearest && stored.is_some() => MissReason::Differs,
@@ -216,19 +221,32 @@ impl PrefixStore {
         prompt: &[u32],
     ) -> Vec<Candidate> {
         let found = self.index.find(prompt);
-        let retained = found.owners.iter().map(|owner| Candidate {
-            len: found.len,
-            source: CacheSource::Memory,
-            owner: *owner,
+        let candidate = |owner: SeqId, len: usize, source: CacheSource| Candidate {
+            len,
+            kept: runner.shareable(owner, len.min(prompt.len() - 1)),
+            source,
+            owner,
+        };
+        let retained = found.owners.iter();
+        let retained = retained.map(|owner| candidate(*owner, found.len, CacheSource::Memory));
+        let live = running.iter().map(|owner| {
+            let len = crate::common_prefix_len(runner.fed_tokens(*owner), prompt);
+            candidate(*owner, len, CacheSource::Running)
         });
-        let live = running.iter().map(|owner| Candidate {
-            len: crate::common_prefix_len(runner.fed_tokens(*owner), prompt),
-            source: CacheSource::Running,
-            owner: *owner,
+        // With recurrent layers, a shorter sequence on the way may have a later state.
+        let on_the_way = self.entries.iter().filter(|(_, entry)| {
+            runner.has_states()
+                && entry.tokens.len() < found.len
+                && prompt.starts_with(&entry.tokens)
         });
-        let mut all: Vec<_> = retained.chain(live).collect();
-        // Of equally long ones, the shorter sequence: its window layers are more likely to have the rows.
-        all.sort_by_key(|c| (std::cmp::Reverse(c.len), runner.tokens(c.owner).len()));
+        let on_the_way =
+            on_the_way.map(|(id, entry)| candidate(*id, entry.tokens.len(), CacheSource::Memory));
+        let mut all: Vec<_> = retained.chain(live).chain(on_the_way).collect();
+        // Of equally good ones, the shorter sequence: its window layers are more likely to have the rows.
+        all.sort_by_key(|c| {
+            let longest = std::cmp::Reverse((c.kept, c.len));
+            (longest, runner.tokens(c.owner).len())
+        });
         all
     }
 

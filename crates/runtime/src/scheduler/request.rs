@@ -156,6 +156,8 @@ named_enum! {
         Evicted = "evicted",
         /// Sliding-window layers have evicted rows that this position needs.
         WindowEvicted = "window_evicted",
+        /// Recurrent layers have kept no state at this position.
+        NoState = "no_state",
         /// The request asked not to reuse prefixes.
         Disabled = "disabled",
     }

@@ -62,8 +62,8 @@ impl Draft for DraftModel {
         runner.commit_matching(seq, next.unwrap_or_default())?;
         let same = common_prefix_len(runner.tokens(seq), history).min(history.len() - 1);
         if same < runner.tokens(seq).len() {
-            let floor = runner.rewind_floor(seq)?;
-            runner.rewind(seq, if same < floor { 0 } else { same })?;
+            let same = runner.restorable(seq, same)?;
+            runner.rewind(seq, same)?;
         }
         Ok(Some(runner.tokens(seq).len()..history.len()))
     }
