@@ -170,7 +170,7 @@ fn expected(runner: &mut Runner, acts: &[Act]) -> Vec<Vec<u32>> {
                 runner.feed(ids, |_| true).unwrap();
                 logits = runner.logits().iter().map(|x| x.to_bits()).collect();
             }
-            Act::Rewind(keep) => runner.rewind(*keep).unwrap(),
+            Act::Rewind(keep) => _ = runner.rewind(*keep).unwrap(),
             Act::Kv(_) => {}
             Act::Reset => runner.rewind(0).unwrap(),
         }

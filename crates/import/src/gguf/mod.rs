@@ -21,6 +21,7 @@ mod file;
 mod ggml_type;
 mod lower;
 mod metadata;
+mod mixers;
 mod read;
 mod spec;
 mod split;

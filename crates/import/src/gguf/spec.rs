@@ -3,17 +3,18 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::architecture::{Architecture, LogitScale, RecurrentRow, RopeLayers, SharedExpert};
+use super::architecture::{Architecture, LogitScale, RopeLayers, SharedExpert};
 use super::architecture_keys::Keys;
 use super::error::GgufError;
 use super::file::Gguf;
 use super::metadata::Value;
+use super::mixers::attention_of;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::ImportOptions;
 use crate::model_facts::Pooling;
 use crate::transformer::{
-    AttentionSpec, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mixer, Norm, NormKind,
-    NormPlacement, RopeScaling, RopeSpec, ScanRule, ScanSpec, TransformerSpec, Weight, floats,
+    AttentionSpec, ContextMode, ExpertsSpec, KvSource, LayerSpec, Norm, NormKind, NormPlacement,
+    RopeScaling, RopeSpec, TransformerSpec, Weight, floats,
 };
 use graph::ops::{ExpertGroups, ExpertScores};
 
@@ -76,15 +77,9 @@ impl SpecReader<'_> {
         let layers = self.layer_count()?;
         let mut mixers = self.mixers(layers, hidden_size)?;
         let mlp_sizes = self.mlp_sizes(layers)?;
-        // Where a block has one part, one with a feed-forward width has that.
-        if self.has_single_blocks() {
-            for (mixer, size) in mixers.iter_mut().zip(&mlp_sizes) {
-                if *size > 0 {
-                    *mixer = Mixer::Nothing;
-                }
-            }
-        }
-        let attention: Vec<Option<AttentionSpec>> = mixers.iter().map(attention_of).collect();
+        self.leave_single_blocks(&mut mixers, &mlp_sizes);
+        let attention = mixers.iter().map(attention_of);
+        let attention: Vec<Option<AttentionSpec>> = attention.collect();
         let (ropes, rope_of) = self.ropes(&attention, trained_context, context)?;
         let experts = self.experts(&mlp_sizes)?;
         let sources = self.kv_sources(&attention)?;
@@ -179,7 +174,7 @@ impl SpecReader<'_> {
         })
     }
 
-    fn block_count(&self) -> Result<usize, ImportError> {
+    pub(super) fn block_count(&self) -> Result<usize, ImportError> {
         let layers = self.keys.size("block_count")?;
         let tensors = self.source.file.tensors.len();
         if layers > tensors {
@@ -321,106 +316,7 @@ impl SpecReader<'_> {
         Ok(Norm { kind, eps })
     }
 
-    /// What mixes tokens in each layer.
-    fn mixers(&self, layers: usize, hidden_size: usize) -> Result<Vec<Mixer>, ImportError> {
-        let Some(row) = self.architecture.recurrent else {
-            let attention = self.attention(layers, hidden_size, |_| false)?;
-            return Ok(attention
-                .into_iter()
-                .flatten()
-                .map(Mixer::Attention)
-                .collect());
-        };
-        let is_recurrent = self.recurrent_layers(row, layers)?;
-        let mixer = match row {
-            RecurrentRow::ShortConv => Mixer::ShortConv {
-                taps: self.keys.size("shortconv.l_cache")?,
-            },
-            RecurrentRow::Scan(rule)
-            | RecurrentRow::EveryScan(rule)
-            | RecurrentRow::ListedScan(rule) => Mixer::Scan(self.scan(rule)?),
-        };
-        let attention = self.attention(layers, hidden_size, |layer| is_recurrent[layer])?;
-        let mixers = attention.into_iter();
-        let mixers = mixers.map(|a| a.map_or_else(|| mixer.clone(), Mixer::Attention));
-        Ok(mixers.collect())
-    }
-
-    /// Whether each layer is recurrent.
-    fn recurrent_layers(&self, row: RecurrentRow, layers: usize) -> Result<Vec<bool>, ImportError> {
-        let keys = &self.keys;
-        match row {
-            RecurrentRow::EveryScan(_) => Ok(vec![true; layers]),
-            RecurrentRow::ShortConv | RecurrentRow::Scan(_) => {
-                let key = "attention.head_count_kv";
-                let heads = keys.layer_counts(key, self.block_count()?)?;
-                let heads = heads.ok_or_else(|| GgufError::missing(&keys.name(key)))?;
-                Ok(heads[..layers].iter().map(|heads| *heads == 0).collect())
-            }
-            RecurrentRow::ListedScan(_) => {
-                let name = keys.name("attention.recurrent_layers");
-                if let Some(Value::Array(_)) = keys.metadata.get(&name)
-                    && let Some(list) = keys.metadata.bools(&name)?
-                {
-                    let blocks = self.block_count()?;
-                    if list.len() != blocks {
-                        let reason = format!("has {} entries for {blocks} layers", list.len());
-                        return Err(ImportError::value(name, reason));
-                    }
-                    return Ok(list[..layers].to_vec());
-                }
-                let period = keys.optional_size("full_attention_interval")?.unwrap_or(4);
-                let attends = |layer: usize| (layer + 1).is_multiple_of(period);
-                Ok((0..layers).map(|layer| !attends(layer)).collect())
-            }
-        }
-    }
-
-    /// The sizes of all scans of a model.
-    fn scan(&self, rule: ScanRule) -> Result<ScanSpec, ImportError> {
-        let keys = &self.keys;
-        let inner = keys.size("ssm.inner_size")?;
-        let heads = keys.size("ssm.time_step_rank")?;
-        if !inner.is_multiple_of(heads) {
-            let reason = format!("is {heads}, which does not divide the width {inner}");
-            return Err(ImportError::value(keys.name("ssm.time_step_rank"), reason));
-        }
-        Ok(ScanSpec {
-            rule,
-            taps: keys.size("ssm.conv_kernel")?,
-            groups: keys.size("ssm.group_count")?,
-            heads,
-            key_dim: keys.size("ssm.state_size")?,
-            value_dim: inner / heads,
-        })
-    }
-
-    /// The width of each layer's feed-forward block; 0 where it has none.
-    fn mlp_sizes(&self, layers: usize) -> Result<Vec<usize>, ImportError> {
-        let key = "feed_forward_length";
-        if self.architecture.recurrent.is_none() {
-            return self.layer_sizes(key, layers);
-        }
-        let blocks = self.block_count()?;
-        let sizes = match self.keys.layer_counts(key, blocks)? {
-            None => self
-                .keys
-                .layer_counts("expert_feed_forward_length", blocks)?,
-            sizes => sizes,
-        };
-        let mut sizes = sizes.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?;
-        sizes.truncate(layers);
-        Ok(sizes)
-    }
-
-    /// Whether every block has one part: the file gives blocks different widths, and some none.
-    fn has_single_blocks(&self) -> bool {
-        let name = self.keys.name("feed_forward_length");
-        self.architecture.recurrent.is_some()
-            && matches!(self.keys.metadata.get(&name), Some(Value::Array(_)))
-    }
-
-    fn attention(
+    pub(super) fn attention(
         &self,
         layers: usize,
         hidden_size: usize,
@@ -761,7 +657,7 @@ impl SpecReader<'_> {
         Ok(Some(factors))
     }
 
-    fn layer_sizes(&self, key: &str, layers: usize) -> Result<Vec<usize>, ImportError> {
+    pub(super) fn layer_sizes(&self, key: &str, layers: usize) -> Result<Vec<usize>, ImportError> {
         let sizes = self.keys.layer_sizes(key, layers)?;
         Ok(sizes.ok_or_else(|| GgufError::missing(&self.keys.name(key)))?)
     }
@@ -782,14 +678,6 @@ fn longrope_magnitude(context: usize, original: usize) -> f32 {
         return 1.0;
     }
     (1.0 + (context / original).ln() / original.ln()).sqrt() as f32
-}
-
-/// The attention of a layer that attends.
-fn attention_of(mixer: &Mixer) -> Option<AttentionSpec> {
-    match mixer {
-        Mixer::Attention(attention) => Some(attention.clone()),
-        _ => None,
-    }
 }
 
 fn layer_value(key: &str, layer: usize, reason: String) -> ImportError {

@@ -195,8 +195,8 @@ fn every_wrong_key_is_named() {
             |m| m.architecture = "mamba",
             K::UnknownArchitecture,
             "architecture \"mamba\" is not supported; supported architectures are llama, qwen2, qwen2vl, qwen2moe, \
-             qwen3, qwen3moe, olmoe, granitemoe, gpt-oss, gemma, gemma2, gemma3, gemma4, phi3, gpt2, smollm3, olmo2, \
-             granite, glm4, command-r, cohere2, exaone, exaone4, starcoder2, falcon, stablelm, bert, nomic-bert",
+             qwen3, qwen3moe, qwen3next, qwen35, qwen35moe, olmoe, granitemoe, granitehybrid, gpt-oss, gemma, gemma2, gemma3, gemma4, phi3, gpt2, smollm3, olmo2, \
+             granite, glm4, command-r, cohere2, exaone, exaone4, starcoder2, falcon, stablelm, lfm2, lfm2moe, mamba2, nemotron_h, bert, nomic-bert",
         ),
         (
             |m| m.keys.retain(|(k, _)| *k != "block_count"),
