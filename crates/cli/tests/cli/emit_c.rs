@@ -172,7 +172,7 @@ fn expected(runner: &mut Runner, acts: &[Act]) -> Vec<Vec<u32>> {
             }
             Act::Rewind(keep) => _ = runner.rewind(*keep).unwrap(),
             Act::Kv(_) => {}
-            Act::Reset => runner.rewind(0).unwrap(),
+            Act::Reset => _ = runner.rewind(0).unwrap(),
         }
         all.push(logits);
     }

@@ -63,11 +63,9 @@ impl Cells {
         if sequence.count(&(range.end..u32::MAX)) > 0 || sequence.count(&(0..range.start)) < left {
             return Err(inside().into());
         }
-        let held = sequence
-            .runs
-            .iter()
-            .filter_map(|run| run.clip(&(0..range.start)));
-        let to = held.last().map_or(0, |run| run.position + run.len);
+        let kept = 0..range.start;
+        let mut held = sequence.runs.iter().filter_map(|run| run.clip(&kept));
+        let to = held.next_back().map_or(0, |run| run.position + run.len);
         space.check_state(seq, to)
     }
 
@@ -89,8 +87,8 @@ impl Cells {
         if to.len > 0 || from.count(&(0..range.start)) > 0 {
             return Err(inside().into());
         }
-        let runs = from.runs.iter().filter_map(|run| run.clip(range));
-        let end = runs.last().map_or(0, |run| run.position + run.len);
+        let mut runs = from.runs.iter().filter_map(|run| run.clip(range));
+        let end = runs.next_back().map_or(0, |run| run.position + run.len);
         space.check_state(src, end)
     }
 
