@@ -71,7 +71,7 @@ impl EmitC {
             &planned,
             &backend,
             &self.runner_options(),
-            CacheKind::Contiguous,
+            CacheKind::of_one_sequence(&artifact.facts),
             None,
         )?;
         let offsets = plan.state_offsets();

@@ -236,11 +236,17 @@ fn fixtures(folder: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Fixtures with routed experts or attention sinks, of which there is no C.
-const REFUSED: [&str; 6] = [
+/// Fixtures with recurrent layers, routed experts or attention sinks, of which there is no C.
+const REFUSED: [&str; 12] = [
+    "granitehybrid",
+    "lfm2",
+    "mamba2",
     "mixtral",
+    "nemotron_h",
     "qwen2moe",
     "qwen3moe",
+    "qwen35",
+    "qwen3next",
     "olmoe",
     "granitemoe",
     "gpt_oss",
