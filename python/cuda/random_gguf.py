@@ -9,11 +9,15 @@ SHAPES = {
     "smollm2": dict(layers=30, width=576, ffn=1536, heads=9, kv_heads=3, vocab=49152, embedding="q8_0"),
     "1b": dict(layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, embedding="q6_k"),
     "8b": dict(layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256),
+    # Experts, of which a token uses some: 8.3 billion parameters of which 1.4 are read, and a quarter of the layers of that.
+    "8b-a1b": dict(layers=24, width=2048, ffn=1792, heads=32, kv_heads=8, vocab=65536, embedding="q6_k", experts=32, used=4),
+    "2b-a0.5b": dict(layers=6, width=2048, ffn=1792, heads=32, kv_heads=8, vocab=65536, embedding="q6_k", experts=32, used=4),
     "tiny": dict(layers=2, width=256, ffn=512, heads=4, kv_heads=2, vocab=512),
 }
 # Type number of the file format, elements and bytes of a block.
 FORMATS = {
     "f32": (0, 1, 4),
+    "router": (0, 1, 4),
     "q4_0": (2, 32, 18),
     "q4_1": (3, 32, 20),
     "q8_0": (8, 32, 34),
@@ -42,6 +46,8 @@ def blocks(rng, name, elements):
     count = elements // length
     if name == "f32":
         return np.ones(elements, np.float32).tobytes()
+    if name == "router":
+        return rng.standard_normal(elements, np.float32).tobytes()
     if name == "bf16":
         values = rng.standard_normal(elements, np.float32) * 0.02
         return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
@@ -63,7 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("--shape", choices=SHAPES, default="8b")
-    parser.add_argument("--format", choices=[*FORMATS, "q4_k_m"], default="q4_0", help="q4_k_m has q6_k where llama.cpp's has")
+    parser.add_argument("--format", choices=[*(f for f in FORMATS if f != "router"), "q4_k_m"], default="q4_0", help="q4_k_m has q6_k where llama.cpp's has")
     arguments = parser.parse_args()
     s, weight = SHAPES[arguments.shape], arguments.format
     mixed = weight == "q4_k_m"
@@ -81,9 +87,14 @@ def main():
             (b + "attn_v.weight", wide, (kv_width, s["width"])),
             (b + "attn_output.weight", weight, (s["width"], s["width"])),
             (b + "ffn_norm.weight", "f32", (s["width"],)),
-            (b + "ffn_gate.weight", weight, (s["ffn"], s["width"])),
-            (b + "ffn_up.weight", weight, (s["ffn"], s["width"])),
-            (b + "ffn_down.weight", wide, (s["width"], s["ffn"])),
+        ]
+        experts = (s["experts"],) if "experts" in s else ()
+        end = "_exps.weight" if experts else ".weight"
+        tensors += [(b + "ffn_gate_inp.weight", "router", (s["experts"], s["width"]))] if experts else []
+        tensors += [
+            (b + "ffn_gate" + end, weight, (*experts, s["ffn"], s["width"])),
+            (b + "ffn_up" + end, weight, (*experts, s["ffn"], s["width"])),
+            (b + "ffn_down" + end, wide, (*experts, s["width"], s["ffn"])),
         ]
     tensors += [("output_norm.weight", "f32", (s["width"],))]
     if "embedding" not in s:
@@ -103,6 +114,8 @@ def main():
         "llama.vocab_size": s["vocab"],
         "tokenizer.ggml.model": "none",
     }
+    if "experts" in s:
+        facts |= {"llama.expert_count": s["experts"], "llama.expert_used_count": s["used"]}
     head = struct.pack("<IIQQ", 0x46554747, 3, len(tensors), len(facts))
     head += b"".join(entry(key, value) for key, value in facts.items())
     offset = 0

@@ -8,7 +8,7 @@ use super::LinearOperands;
 use super::epilogue::Epilogue;
 use super::f32::{MatMul, MatMulOperands, RhsLayout};
 use super::half::HalfLinear;
-use super::quantised::{self, QuantisedLinear};
+use super::quantised::{self, QuantisedLinear, SingleRows};
 use crate::kernels::elementwise::{Elementwise, Function};
 use crate::kernels::loop_nest::LoopNest;
 use crate::kernels::{Context, SendPtr, for_row_ranges};
@@ -153,8 +153,48 @@ impl Experts {
         }
     }
 
+    /// The products of the step if they are quantised and it has one row.
+    fn row_products(&self) -> Option<[QuantisedLinear; 3]> {
+        match [self.gate, self.up, self.down] {
+            [
+                ExpertProduct::Quantised(gate),
+                ExpertProduct::Quantised(up),
+                ExpertProduct::Quantised(down),
+            ] if self.rows == 1 && gate.can_fuse_with(&up) => Some([gate, up, down]),
+            _ => None,
+        }
+    }
+
+    fn row_parts(&self, [gate, up, down]: &[QuantisedLinear; 3]) -> RowParts {
+        let rows = |n: usize| (self.used * n * size_of::<f32>()).next_multiple_of(64);
+        let up_at = rows(gate.n);
+        let results = up_at + rows(up.n);
+        let x = results + rows(down.n);
+        let hidden = x + SingleRows::row_bytes(gate);
+        RowParts {
+            up: up_at,
+            results,
+            x,
+            hidden,
+            expanded: hidden + self.used * SingleRows::row_bytes(down),
+        }
+    }
+
     /// Bytes of scratch: the rows of one expert with what is computed of them, and what the products need.
     pub(crate) fn scratch(&self, threads: usize) -> usize {
+        self.scratch_of_rows(threads)
+            .max(self.scratch_of_one_row(threads))
+    }
+
+    fn scratch_of_one_row(&self, threads: usize) -> usize {
+        let products = self.row_products();
+        products.map_or(0, |products| {
+            let expanded = products.iter().map(SingleRows::expanded_bytes).max();
+            self.row_parts(&products).expanded + threads * expanded.unwrap_or(0)
+        })
+    }
+
+    fn scratch_of_rows(&self, threads: usize) -> usize {
         let products = [self.gate, self.up, self.down];
         let of = |rows: usize| {
             let each = products.map(|product| product.with_rows(rows).scratch(threads));
@@ -185,6 +225,17 @@ impl Experts {
     /// The operands must be valid for the sizes, quantised weights packed in their format, and the output and the scratch must
     /// overlap nothing else.
     pub(crate) unsafe fn run(&self, ctx: &Context<'_>, at: ExpertOperands) {
+        if let Some(products) = self.row_products()
+            && products.iter().all(|p| SingleRows::suits(p, ctx))
+        {
+            // SAFETY: the caller guarantees a weight for every expert.
+            let routes = unsafe { std::slice::from_raw_parts(at.weights, self.count) };
+            // Weights that no routing computed may be of more experts.
+            if routes.iter().filter(|weight| **weight != 0.0).count() <= self.used {
+                // SAFETY: as the caller guarantees.
+                return unsafe { self.run_row(ctx, &products, at) };
+            }
+        }
         let [_, inner, depth] = self.gate.sizes();
         let [_, width, _] = self.down.sizes();
         let parts = self.parts();
@@ -258,16 +309,7 @@ impl Experts {
                         b.run(ctx, up_operands);
                     }
                 }
-                let gated = Elementwise {
-                    function: match self.function {
-                        ExpertGate::Gated(activation) => Function::Gated(activation),
-                        ExpertGate::ClampedSwish { alpha, limit } => {
-                            Function::ClampedSwish(alpha, limit)
-                        }
-                    },
-                    nest: LoopNest::new(&[m * inner], [&[1]; 3]),
-                };
-                gated.run(ctx, gate.0, up.0, gate.0);
+                self.gating(m * inner).run(ctx, gate.0, up.0, gate.0);
                 let down = self.down.with_rows(m);
                 down.run(ctx, operands(&down, at.down, down_bias, gate.0, results.0));
                 let out = SendPtr(at.out);
@@ -285,4 +327,125 @@ impl Experts {
             }
         }
     }
+
+    /// The function of gate and up.
+    fn gating(&self, elements: usize) -> Elementwise {
+        Elementwise {
+            function: match self.function {
+                ExpertGate::Gated(activation) => Function::Gated(activation),
+                ExpertGate::ClampedSwish { alpha, limit } => Function::ClampedSwish(alpha, limit),
+            },
+            nest: LoopNest::new(&[elements], [&[1]; 3]),
+        }
+    }
+
+    /// Computes the block of one row: all its experts run together, so that threads wait for each other a few times and not a few
+    /// times an expert.
+    ///
+    /// # Safety
+    /// As for [`run`](Experts::run), and the row must have at most `used` experts.
+    unsafe fn run_row(
+        &self,
+        ctx: &Context<'_>,
+        products: &[QuantisedLinear; 3],
+        at: ExpertOperands,
+    ) {
+        let [gate, up, down] = *products;
+        let parts = self.row_parts(products);
+        let scratch = SendPtr(at.scratch);
+        // SAFETY: the caller guarantees the operands and the scratch, whose parts do not overlap. The row has at most `used` experts.
+        unsafe {
+            let routes = std::slice::from_raw_parts(at.weights, self.count);
+            let chosen = || (0..self.count).filter(|expert| routes[*expert] != 0.0);
+            let active = chosen().count();
+            let expert = |index: usize| chosen().nth(index).unwrap_or(0);
+            let weights = [at.gate, at.up, at.down].map(|p| SendPtr(p.cast_mut()));
+            let biases = at.biases.map(|p| SendPtr(p.cast_mut()));
+            let sizes = [&self.gate, &self.up, &self.down].map(ExpertProduct::weight_bytes);
+            // Product `which` of an expert.
+            let operands = |which: usize, expert: usize, x: *const f32, out, quantised| {
+                let bias = biases[which].0.cast_const();
+                let bias = match bias.is_null() {
+                    true => bias,
+                    false => bias.wrapping_add(expert * products[which].n),
+                };
+                LinearOperands {
+                    x,
+                    weight: weights[which]
+                        .0
+                        .cast_const()
+                        .wrapping_add(expert * sizes[which]),
+                    epilogue: Epilogue {
+                        bias,
+                        ..Epilogue::NONE
+                    },
+                    out,
+                    scratch: quantised,
+                }
+            };
+            let floats = |offset: usize| scratch.at(offset).cast::<f32>();
+            let x = SendPtr(at.x.cast_mut());
+            let opened = |task: usize| {
+                let (index, which) = (task / 2, task % 2);
+                let out = floats([0, parts.up][which]).wrapping_add(index * gate.n);
+                let x = x.at(0).cast_const();
+                let linear = [gate, up][which];
+                let quantised = floats(parts.x);
+                (linear, operands(which, expert(index), x, out, quantised))
+            };
+            let row_bytes = SingleRows::row_bytes(&down);
+            let closed = |index: usize| {
+                let x = floats(0).wrapping_add(index * down.k).cast_const();
+                let out = floats(parts.results).wrapping_add(index * down.n);
+                let quantised = floats(parts.hidden + index * row_bytes);
+                (down, operands(2, expert(index), x, out, quantised))
+            };
+            let expanded = scratch.at(parts.expanded);
+            if active > 0 {
+                let (linear, operands) = opened(0);
+                SingleRows::quantise(ctx.isa, &linear, operands);
+            }
+            SingleRows {
+                count: 2 * active,
+                product: &opened,
+                expanded,
+            }
+            .run(ctx);
+            let (hidden, up_rows) = (floats(0), floats(parts.up));
+            self.gating(active * gate.n)
+                .run(ctx, hidden, up_rows, hidden);
+            for_row_ranges(ctx, active, 2 * down.k, &|start, end| {
+                for index in start..end {
+                    let (linear, operands) = closed(index);
+                    SingleRows::quantise(ctx.isa, &linear, operands);
+                }
+            });
+            SingleRows {
+                count: active,
+                product: &closed,
+                expanded,
+            }
+            .run(ctx);
+            let out = std::slice::from_raw_parts_mut(at.out, down.n);
+            out.fill(0.0);
+            for (index, expert) in chosen().enumerate() {
+                let result = floats(parts.results).wrapping_add(index * down.n);
+                let result = std::slice::from_raw_parts(result, down.n);
+                for (out, result) in out.iter_mut().zip(result) {
+                    *out += routes[expert] * result;
+                }
+            }
+        }
+    }
+}
+
+/// Where the parts of the scratch of one row begin, in bytes. The first are the rows of gate, which become the hidden rows.
+struct RowParts {
+    up: usize,
+    results: usize,
+    /// The quantised row.
+    x: usize,
+    /// The quantised hidden rows.
+    hidden: usize,
+    expanded: usize,
 }

@@ -164,6 +164,81 @@ pub(crate) unsafe fn run_fused(
     }
 }
 
+/// Products of one row each, on vectors, that run as one call: their rows were quantised to their own scratch before.
+pub(crate) struct SingleRows<'a> {
+    pub(crate) count: usize,
+    /// A product and its operands.
+    pub(crate) product: &'a (dyn Fn(usize) -> (QuantisedLinear, LinearOperands) + Sync),
+    /// Scratch of every thread, of [`expanded_bytes`](SingleRows::expanded_bytes) each.
+    pub(crate) expanded: *mut u8,
+}
+
+impl SingleRows<'_> {
+    /// Whether products of this shape and precision can be among them.
+    pub(crate) fn suits(linear: &QuantisedLinear, ctx: &Context<'_>) -> bool {
+        linear.m == 1 && !linear.tiled(ctx)
+    }
+
+    /// Bytes of a quantised row.
+    pub(crate) fn row_bytes(linear: &QuantisedLinear) -> usize {
+        linear.scratch_parts().0.next_multiple_of(64)
+    }
+
+    /// Bytes of one thread's expanded panels.
+    pub(crate) fn expanded_bytes(linear: &QuantisedLinear) -> usize {
+        linear.scratch_parts().1
+    }
+
+    /// Quantises the row of a product to its scratch.
+    ///
+    /// # Safety
+    /// The operands must have the row and [`row_bytes`](SingleRows::row_bytes) of scratch, whose address is a multiple of 64.
+    pub(crate) unsafe fn quantise(isa: Isa, linear: &QuantisedLinear, at: LinearOperands) {
+        let row = Activations::in_scratch(at.scratch.cast(), linear, false);
+        // SAFETY: as the caller guarantees.
+        unsafe { row.quantise(isa, at.x, 0) }
+    }
+
+    /// Computes the products, which have the same shape.
+    ///
+    /// # Safety
+    /// As for [`QuantisedLinear::run`], for every product, except that the scratch has its quantised row.
+    pub(crate) unsafe fn run(&self, ctx: &Context<'_>) {
+        if self.count == 0 {
+            return;
+        }
+        let panels = (self.product)(0).0.n.div_ceil(PANEL);
+        let tasks = ctx.threads.count() * partition::VECTOR_TASKS_PER_THREAD;
+        let each = tasks.div_ceil(self.count).clamp(1, panels);
+        let expanded = SendPtr(self.expanded);
+        ctx.threads.run_chunked(self.count * each, &|task, thread| {
+            let (linear, operands) = (self.product)(task / each);
+            let start = |chunk: usize| panels * chunk / each;
+            let panels = start(task % each)..start(task % each + 1);
+            let first = panels.start * PANEL;
+            let columns = first..linear.n.min(panels.end * PANEL);
+            let output = OutputTile {
+                out: operands.out.wrapping_add(first),
+                first,
+                stride: linear.n,
+            };
+            let product = FusedProducts {
+                ctx,
+                parts: &[(linear, operands)],
+                activations: Activations::in_scratch(operands.scratch.cast(), &linear, false),
+                expanded,
+                expanded_bytes: SingleRows::expanded_bytes(&linear),
+            };
+            // SAFETY: as the caller guarantees.
+            unsafe {
+                product.task(0, panels, thread, output);
+                let epilogue = &operands.epilogue;
+                epilogue.finish(ctx.isa, output, (1, columns), linear.n);
+            }
+        });
+    }
+}
+
 /// The quantised rows of a step, as the precision wants them.
 #[derive(Clone, Copy)]
 enum Activations {

@@ -7,7 +7,7 @@ use base::gate::chunk_start;
 use std::ops::Range;
 
 /// Tasks per thread if they may have any number of panels.
-const VECTOR_TASKS_PER_THREAD: usize = 4;
+pub(super) const VECTOR_TASKS_PER_THREAD: usize = 4;
 
 /// The panels of fused products divided evenly into tasks: product after product, or the same panels of two products.
 #[derive(Clone, Copy)]
