@@ -2,8 +2,8 @@
 
 use crate::KeyRotations;
 use kv::{
-    CacheConfig, CacheOperations, KvBytes, KvError, KvErrorKind, RowBlock, RowShift, SeqId,
-    SequenceRows, Side,
+    CacheConfig, CacheOperations, KvBytes, KvError, KvErrorKind, RowBlock, RowShift,
+    SavedPositions, SeqId, SequenceRows, Side,
 };
 use std::ops::Range;
 
@@ -12,6 +12,8 @@ use std::ops::Range;
 pub struct SavedRows<'a> {
     /// Tokens of the sequence.
     pub len: u32,
+    /// The positions after which recurrent layers have states, ascending: their rows.
+    pub states: &'a [u32],
     /// One entry per cache id.
     pub layers: Vec<SavedLayer<'a>>,
 }
@@ -42,7 +44,11 @@ impl SavedRows<'_> {
             return Err(KvErrorKind::SavedRows(reason).into());
         }
         let first: Vec<u32> = self.layers.iter().map(|layer| layer.first).collect();
-        cache.write_rows(seq, len, &first, &mut |rows, bytes| {
+        let saved = SavedPositions {
+            first: &first,
+            states: self.states,
+        };
+        cache.write_rows(seq, len, saved, &mut |rows, bytes| {
             let blocks = self.blocks(bytes.config(), rows);
             bytes.write_rows(&blocks)
         })
@@ -56,10 +62,9 @@ impl SavedRows<'_> {
             return bad(format!("they have {found} layers, the cache has {wanted}"));
         }
         for (i, (saved, layer)) in self.layers.iter().zip(&config.layers).enumerate() {
-            let rows = self.len.checked_sub(saved.first);
+            let rows = self.rows(config, i);
             let bytes = |side: Side| {
-                let rows = usize::try_from(rows?).ok()?;
-                let heads = rows.checked_mul(layer.kv_heads)?;
+                let heads = rows?.checked_mul(layer.kv_heads)?;
                 heads.checked_mul(config.row_bytes(i, side))
             };
             let wanted = [bytes(Side::Key), bytes(Side::Value)];
@@ -74,6 +79,22 @@ impl SavedRows<'_> {
         Ok(())
     }
 
+    /// The number of rows that one head of a layer has.
+    fn rows(&self, config: &CacheConfig, layer: usize) -> Option<usize> {
+        match config.layers[layer].is_state() {
+            true => Some(self.states.len()),
+            false => Some(self.len.checked_sub(self.layers[layer].first)? as usize),
+        }
+    }
+
+    /// The row of a layer that belongs to a position.
+    fn row_of(&self, config: &CacheConfig, layer: usize, position: u32) -> usize {
+        match config.layers[layer].is_state() {
+            true => self.states.partition_point(|state| *state < position),
+            false => (position - self.layers[layer].first) as usize,
+        }
+    }
+
     /// The saved rows as blocks to write to these cells.
     fn blocks<'b>(&'b self, config: &CacheConfig, to: &'b SequenceRows) -> Vec<RowBlock<'b>> {
         let block = |layer: usize, side: Side| {
@@ -82,14 +103,15 @@ impl SavedRows<'_> {
                 Side::Key => saved.keys,
                 Side::Value => saved.values,
             };
-            let skipped = (to.first_position(layer) - saved.first) as usize * row;
+            // What is restored ends with the last of the first tokens, and leaves out none behind its first.
+            let skipped = self.row_of(config, layer, to.first_position(layer)) * row;
             RowBlock {
                 layer,
                 side,
                 runs: to.runs(layer),
                 cells: to.cells(layer),
                 bytes: &bytes[skipped.min(bytes.len())..],
-                head_stride: (self.len - saved.first) as usize * row,
+                head_stride: self.rows(config, layer).unwrap_or(0) * row,
             }
         };
         sides(self.layers.len())

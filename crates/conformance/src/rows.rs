@@ -7,6 +7,8 @@ use kv::{CacheManager, CacheSession, KvError, Restorable, SeqId, Side};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsCopy {
     len: u32,
+    /// The positions after which recurrent layers have states.
+    states: Vec<u32>,
     /// First position, keys and values of each layer.
     layers: Vec<(u32, [Vec<u8>; 2])>,
 }
@@ -32,8 +34,10 @@ impl RowsCopy {
                 ))
             };
             let layers: Result<_, KvError> = (0..held.layers()).map(layer).collect();
+            let state = (0..held.layers()).find(|layer| config.layers[*layer].is_state());
             Ok(RowsCopy {
                 len: held.len,
+                states: state.map_or(vec![], |layer| held.positions(layer).collect()),
                 layers: layers?,
             })
         })?
@@ -49,6 +53,11 @@ impl RowsCopy {
         self.len == 0
     }
 
+    /// The positions after which recurrent layers have states, ascending.
+    pub fn states(&self) -> &[u32] {
+        &self.states
+    }
+
     /// The rows in the form that restores them.
     pub fn saved(&self) -> SavedRows<'_> {
         let layers = self.layers.iter();
@@ -59,6 +68,7 @@ impl RowsCopy {
         });
         SavedRows {
             len: self.len,
+            states: &self.states,
             layers: layers.collect(),
         }
     }

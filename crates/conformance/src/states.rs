@@ -439,21 +439,22 @@ impl<'a> History<'a> {
         removed.map_err(|e| e.to_string())
     }
 
-    /// Saves a sequence and restores it in the place of another.
+    /// Saves a sequence and restores it, up to one of its states, in the place of another.
     fn restore(&mut self) -> Result<(), String> {
-        let (src, tokens) = self.owner();
+        let (src, mut tokens) = self.owner();
         let dst = self.below(SEQUENCES as usize);
         if tokens.is_empty() {
             return Ok(());
         }
         let rows = match RowsCopy::take(&self.bound.session, src) {
-            // The last state of a retained prefix may have made room.
+            // The states of a retained prefix may have made room.
             Err(e) if matches!(e.kind(), KvErrorKind::NoState { .. }) => return Ok(()),
             rows => rows.map_err(|e| e.to_string())?,
         };
-        let restored = rows
-            .saved()
-            .restore(&self.bound.session, dst as SeqId, rows.len());
+        let states = rows.states();
+        let len = states[self.below(states.len())] + 1;
+        tokens.truncate(len as usize);
+        let restored = rows.saved().restore(&self.bound.session, dst as SeqId, len);
         restored.map_err(|e| e.to_string())?;
         self.sequences[dst] = tokens;
         Ok(())

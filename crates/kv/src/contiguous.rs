@@ -5,8 +5,8 @@ use crate::ring::RingState;
 use crate::sequence_rows::first_restorable_position;
 use crate::step::{StepToken, no_candidates};
 use crate::{
-    Cache, CacheConfig, CacheManager, KvError, KvErrorKind, Restorable, SeqId, SequenceRows, Step,
-    StepPlan,
+    Cache, CacheConfig, CacheManager, KvError, KvErrorKind, Restorable, SavedPositions, SeqId,
+    SequenceRows, Step, StepPlan,
 };
 
 /// A cache of one sequence.
@@ -140,7 +140,7 @@ impl Restorable for Contiguous {
         &self,
         seq: SeqId,
         len: u32,
-        first: &[u32],
+        saved: SavedPositions<'_>,
     ) -> Result<(Contiguous, SequenceRows), KvError> {
         check_seq(seq)?;
         if self.base > 0 {
@@ -160,7 +160,7 @@ impl Restorable for Contiguous {
         for (class, window) in self.classes.windows.iter().enumerate() {
             let kept = window.filter(|_| self.rings.max_uncommitted() < u32::MAX);
             let seen = kept.map_or(0, |w| (len + 1).saturating_sub(w));
-            let layers = self.classes.class_of.iter().zip(first).enumerate();
+            let layers = self.classes.class_of.iter().zip(saved.first).enumerate();
             let of_class = layers.filter(|(_, (c, _))| usize::from(**c) == class);
             let first =
                 first_restorable_position(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
@@ -179,7 +179,11 @@ impl Restorable for Contiguous {
         let first = self
             .sequence_rows(seq)?
             .first_positions_after_shift(keep, dropped)?;
-        self.plan_restore(seq, self.len - dropped, &first)
+        let saved = SavedPositions {
+            first: &first,
+            states: &[],
+        };
+        self.plan_restore(seq, self.len - dropped, saved)
     }
 
     fn forget(&mut self, _: SeqId) {

@@ -53,7 +53,7 @@ pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StateSour
 pub use prefix::{FrozenKv, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
-pub use sequence_rows::{MovedRows, Restorable, RowBlock, RowShift, SequenceRows};
+pub use sequence_rows::{MovedRows, Restorable, RowBlock, RowShift, SavedPositions, SequenceRows};
 pub use session::{
     BackendOptions, CacheSession, SessionResult, make_decode_session, make_prefixed_session,
     make_scatter_session, make_seq_session, make_tree_session,

@@ -3,7 +3,7 @@
 use crate::sync::Arc;
 use crate::{
     CacheConfig, CacheEntry, CacheManager, CacheSession, CellRun, Cells, Contiguous, KvBytes,
-    KvError, KvErrorKind, RowShift, SeqId, SequenceRows, SharedPrefix, Tree,
+    KvError, KvErrorKind, RowShift, SavedPositions, SeqId, SequenceRows, SharedPrefix, Tree,
 };
 
 /// Reads the rows of a sequence from the bytes that store them.
@@ -112,10 +112,10 @@ pub trait CacheOperations: Send {
         &self,
         seq: SeqId,
         len: u32,
-        first: &[u32],
+        saved: SavedPositions<'_>,
         write: WriteRows<'_>,
     ) -> Result<(), KvError> {
-        let _ = (seq, len, first, write);
+        let _ = (seq, len, saved, write);
         self.unsupported("be restored")
     }
     /// The maximum number of tokens that [`shift`](CacheOperations::shift) can drop after the first `keep` of a sequence.
@@ -192,10 +192,10 @@ macro_rules! restorable_operations {
             &self,
             seq: SeqId,
             len: u32,
-            first: &[u32],
+            saved: SavedPositions<'_>,
             write: WriteRows<'_>,
         ) -> Result<(), KvError> {
-            self.replace_sequence(seq, len, first, |rows, bytes| write(rows, bytes))
+            self.replace_sequence(seq, len, saved, |rows, bytes| write(rows, bytes))
         }
 
         fn max_shift(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {

@@ -12,13 +12,14 @@ pub trait Restorable: Cache + Sized {
     /// `Gap` if a position is missing between others.
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError>;
 
-    /// Plans to replace the content of `seq` by `len` tokens. Layer `i` gets rows from position `first[i]` on. Returns
-    /// the cache after the change and the location of the new rows.
+    /// Plans to replace the content of `seq` by `len` tokens of which this was saved. Returns the cache after the change and the
+    /// location of the new rows. Recurrent layers get the state after the last token, and as many of the earlier ones as have
+    /// room.
     fn plan_restore(
         &self,
         seq: SeqId,
         len: u32,
-        first: &[u32],
+        saved: SavedPositions<'_>,
     ) -> Result<(Self, SequenceRows), KvError>;
 
     /// Plans to drop the `dropped` tokens after the first `keep` of `seq` and to move the later tokens to lower
@@ -35,9 +36,19 @@ pub trait Restorable: Cache + Sized {
     fn forget(&mut self, seq: SeqId);
 }
 
+/// The positions of which a saved sequence has rows and states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedPositions<'a> {
+    /// For every layer, the first position that it has rows of. Recurrent layers have states instead.
+    pub first: &'a [u32],
+    /// The positions after which recurrent layers have states, ascending.
+    pub states: &'a [u32],
+}
+
 /// The location of the rows of one sequence: cell runs in position order, layer by layer.
 ///
-/// A layer holds the positions from a first one, which is 0 except in ring layers, to the end of the sequence.
+/// A layer holds the positions from a first one, which is 0 except in ring layers, to the end of the sequence. A recurrent layer
+/// holds states after some positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequenceRows {
     /// Tokens of the sequence.
@@ -78,7 +89,7 @@ impl SequenceRows {
         self.space_of.len()
     }
 
-    /// The runs of a layer: ascending, without gaps, up to the end of the sequence.
+    /// The runs of a layer: ascending, and but for states without gaps, up to the end of the sequence.
     pub fn runs(&self, layer: usize) -> &[CellRun] {
         &self.space(layer).runs
     }
@@ -91,7 +102,12 @@ impl SequenceRows {
 
     /// The number of rows that one head of a layer holds.
     pub fn row_count(&self, layer: usize) -> usize {
-        (self.len - self.first_position(layer)) as usize
+        self.runs(layer).iter().map(|run| run.len as usize).sum()
+    }
+
+    /// The positions of which a layer holds rows, or after which it holds states.
+    pub fn positions(&self, layer: usize) -> impl Iterator<Item = u32> + '_ {
+        self.runs(layer).iter().flat_map(CellRun::positions)
     }
 
     /// The runs of a layer at these positions.

@@ -4,7 +4,7 @@ use crate::sync::Arc;
 use crate::{
     Cache, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheManager, CacheRegistry,
     CacheState, Cells, Contiguous, KvBytes, KvError, KvErrorKind, Restorable, RowShift,
-    ScatterIndex, SeqCache, SeqId, SequenceRows, SharedPrefix, Tree, TreeCache,
+    SavedPositions, ScatterIndex, SeqCache, SeqId, SequenceRows, SharedPrefix, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
@@ -239,18 +239,17 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
         Ok(read(&cache.sequence_rows(seq)?, bytes))
     }
 
-    /// Replaces the content of `seq` by `len` tokens, whose rows `write` stores. Layer `i` has rows from position
-    /// `first[i]` on. An error leaves the cache unchanged, except that a device error in `write` leaves `seq` empty.
+    /// Replaces the content of `seq` by `len` tokens of which this was saved, and which `write` stores. An error leaves the cache unchanged, except that a device error in `write` leaves `seq` empty.
     pub fn replace_sequence(
         &self,
         seq: SeqId,
         len: u32,
-        first: &[u32],
+        saved: SavedPositions<'_>,
         write: impl FnOnce(&SequenceRows, &mut dyn KvBytes) -> Result<(), KvError>,
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
-        let (after, rows) = cache.plan_restore(seq, len, first)?;
+        let (after, rows) = cache.plan_restore(seq, len, saved)?;
         let written = write(&rows, bytes);
         settle(cache, seq, after, written)
     }

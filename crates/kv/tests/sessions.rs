@@ -5,8 +5,9 @@
 use kv::{
     CacheBuilderRegistry, CacheConfig, CacheManager, CacheRegistry, CacheSession, CellRun, Cells,
     Compaction, Contiguous, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind, KvStorage,
-    LayerConfig, NO_CELL, Restorable, RingPolicy, Role, RowBlock, SeqId, Side, Step, StepPlan,
-    StepToken, make_decode_session, make_prefixed_session, make_seq_session, make_tree_session,
+    LayerConfig, NO_CELL, Restorable, RingPolicy, Role, RowBlock, SavedPositions, SeqId, Side,
+    Step, StepPlan, StepToken, make_decode_session, make_prefixed_session, make_seq_session,
+    make_tree_session,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -241,7 +242,11 @@ fn replace<K: CacheManager + Restorable>(
     first: u32,
     tag: impl Fn(u32) -> u32,
 ) -> Result<(), KvError> {
-    session.replace_sequence(seq, len, &[0, first], |rows, bytes| {
+    let saved = SavedPositions {
+        first: &[0, first],
+        states: &[],
+    };
+    session.replace_sequence(seq, len, saved, |rows, bytes| {
         for layer in 0..rows.layers() {
             let positions = rows.first_position(layer)..rows.len;
             let all: Vec<u8> = positions
@@ -473,8 +478,12 @@ fn a_refusal_of_the_byte_half_changes_nothing() {
         kind(session.shift(0, 1, 1, |_, _| full())),
         KvErrorKind::OutOfMemory(7)
     );
+    let saved = SavedPositions {
+        first: &[0, 0],
+        states: &[],
+    };
     assert_eq!(
-        kind(session.replace_sequence(0, 2, &[0, 0], |_, _| full())),
+        kind(session.replace_sequence(0, 2, saved, |_, _| full())),
         KvErrorKind::OutOfMemory(7)
     );
     assert_eq!(tags(&session, 0), [1, 2, 3]);

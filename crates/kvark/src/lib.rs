@@ -145,7 +145,7 @@ pub mod emit {
 
 /// Snapshots: files with the tokens of a sequence and their keys and values.
 pub mod snapshot {
-    pub use ::runtime::{Snapshot, SnapshotError, SnapshotErrorKind};
+    pub use ::runtime::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};
 }
 
 /// The CPU and CUDA backends, and the interface of a backend of one's own: its executables, its KV bytes, their registration, and

@@ -13,6 +13,7 @@ use kvark::speculative::{SpecOptions, SpecType, Speculator, VerifyCosts};
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 const MODELS: [&str; 10] = [
     "granitehybrid",
@@ -255,6 +256,47 @@ fn a_cancelled_prompt_is_not_computed_again() {
     assert!(done >= 240);
     let (_, cache) = generate(&engine, &prompt, 1);
     assert!(cache.cached_tokens + 16 >= done, "{cache:?} of {done}");
+}
+
+/// A file of the prefix store has the kept states of its sequence, so a conversation that left the memory goes on from them, and a
+/// restart too.
+#[test]
+fn states_are_restored_from_disk() {
+    let folder = std::env::temp_dir().join(format!("kvark-hybrid-disk-{}", std::process::id()));
+    for name in ["lfm2", "qwen35", "mamba2"] {
+        _ = std::fs::remove_dir_all(&folder);
+        let model = Arc::new(model(name));
+        let scheduler = SchedulerOptions {
+            disk: Some((folder.clone(), 1 << 30)),
+            ..SchedulerOptions::default()
+        };
+        let start = || {
+            let cpu = Cpu::new().unwrap();
+            Engine::start(model.clone(), &cpu, &runner_options(), &scheduler).unwrap()
+        };
+        let first = start();
+        let mut history = tokens(200, 1);
+        let (answer, _) = generate(&first, &history, 10);
+        history.extend(answer);
+        let end = history.len() - 1;
+        first.stop(Duration::ZERO);
+
+        let second = start();
+        // The whole conversation, and one that differs inside it: from the state at 96, of those that are kept every 16 tokens.
+        let longer = [&history[..], &tokens(9, 5)].concat();
+        let edited = [&history[..100], &tokens(30, 6)].concat();
+        for (prompt, kept) in [(&edited, 96), (&longer, end)] {
+            let (answer, cache) = generate(&second, prompt, 6);
+            assert_eq!(
+                (cache.source, cache.cached_tokens),
+                (CacheSource::Disk, kept),
+                "{name}"
+            );
+            let plain = engine(&model, runner_options());
+            assert_eq!(answer, generate(&plain, prompt, 6).0, "{name}");
+        }
+    }
+    _ = std::fs::remove_dir_all(&folder);
 }
 
 /// Few states: the conversation stays right, and the budget holds.

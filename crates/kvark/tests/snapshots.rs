@@ -105,8 +105,9 @@ fn a_runner_goes_on_as_if_it_had_never_been_saved() {
                         let found = bits(&mut restored, &text[len..]);
                         assert!(found == expect, "{what}, batch {batch}, rewind {rewind}");
                     }
-                    // Restore the shortest prefix that the ring layers allow.
-                    let part = snapshot.min_restore_len().max(len - 1);
+                    // Restore a shorter prefix, if ring layers and states allow one.
+                    let part = snapshot.restorable().longest(len - 1);
+                    let part = if part > 0 { part } else { len };
                     let mut restored = runner(&model, &runner_options);
                     restored.restore(&model, &snapshot, part).unwrap();
                     let found = bits(&mut restored, &text[part..]);
@@ -142,7 +143,8 @@ fn rewinds_of_a_restored_sequence_are_right_or_refused() {
             let mut restored = runner(&model, &runner_options);
             restored.restore(&model, &snapshot, 48).unwrap();
             // Recurrent layers compute again what lies behind a kept state.
-            let allowed = back == 0 || back >= snapshot.min_restore_len() || restored.has_states();
+            let allowed =
+                back == 0 || snapshot.restorable().longest(back) == back || restored.has_states();
             assert_eq!(restored.rewind(back).is_ok(), allowed, "{name} to {back}");
             if allowed {
                 let found = bits(&mut restored, &text[back..52]);

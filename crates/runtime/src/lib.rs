@@ -53,7 +53,7 @@ pub use scheduler::{
     SchedulerOptions, SequenceInfo,
 };
 pub use score::{Score, log_softmax_at};
-pub use snapshot::{Snapshot, SnapshotError, SnapshotErrorKind};
+pub use snapshot::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};
 pub use speculative::{
     DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator, TreeProposal,
     VerifyCosts, VerifyResult, verify_tree,

@@ -1,7 +1,7 @@
 //! `Snapshot`: a file with the tokens of a sequence and their encoded keys and values.
 //!
-//! All numbers are little-endian. The file starts with a *header* of 64 bytes, the tokens, one record per layer, the
-//! caller's notes, zero padding, and a checksum of all these, which ends at a multiple of 64 bytes. The header is:
+//! All numbers are little-endian. The file starts with a *header* of 64 bytes, the tokens, the positions after which
+//! recurrent layers have states, one record per layer, the caller's notes, zero padding, and a checksum of all these, which ends at a multiple of 64 bytes. The header is:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -10,12 +10,13 @@
 //! | 8 | bytes of the file |
 //! | 8 | fingerprint of the model |
 //! | 8, 8 | names of the storage types of keys and values, padded with zeros |
-//! | 4, 4 | tokens, zero |
+//! | 4, 4 | tokens, states |
 //! | 8 | bytes of the notes |
 //!
 //! A layer record is 40 bytes: heads, elements of a key, elements of a value, window (0 for none), first position held,
 //! zero (4 bytes each), checksums of its keys and of its values (8 bytes each). After the checksum follow the rows,
-//! layer by layer, keys before values, each `[heads, rows, row]` in position order, independent of the backend.
+//! layer by layer, keys before values, each `[heads, rows, row]` in position order, independent of the backend. The rows of a
+//! recurrent layer are its states.
 //! Checksums are XXH64.
 
 mod error;
@@ -50,6 +51,8 @@ pub struct Snapshot {
     /// Storage types of keys and values.
     storage: [KvStorage; 2],
     tokens: Vec<u32>,
+    /// The positions after which recurrent layers have states, ascending.
+    states: Vec<u32>,
     layers: Vec<LayerRecord>,
     notes: Range<usize>,
 }
@@ -80,12 +83,12 @@ impl Snapshot {
         })
     }
 
-    /// Reads only the tokens of the snapshot at `path`. Verifies the checksum of its tables, not those of its rows.
-    pub fn read_tokens(path: &Path) -> Result<Vec<u32>, SnapshotError> {
+    /// Maps the snapshot at `path` and verifies the checksum of its tables, not those of its rows.
+    pub(crate) fn open_tables(path: &Path) -> Result<Snapshot, SnapshotError> {
         let bytes = Bytes::map(path).map_err(|e| SnapshotErrorKind::Io(e.source));
         let snapshot = bytes.map_err(SnapshotError::from);
         let snapshot = snapshot.and_then(Snapshot::parse_tables);
-        Ok(snapshot.map_err(|error| error.in_file(path))?.tokens)
+        snapshot.map_err(|error| error.in_file(path))
     }
 
     /// Checks that a snapshot can be written to `path`: that its folder exists and is writable.
@@ -196,15 +199,17 @@ impl Snapshot {
         &self.bytes[self.notes.clone()]
     }
 
-    /// The length of the shortest prefix that can be restored. Ring layers lack the rows that a shorter one needs.
-    pub fn min_restore_len(&self) -> usize {
-        let min_len = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
-            // The one state that is saved is that of all tokens.
-            _ if layer.facts.is_state() => self.tokens.len(),
+    /// The prefixes that can be restored.
+    pub fn restorable(&self) -> RestorableLengths {
+        let shortest = |layer: &LayerRecord| match (layer.first, layer.facts.window) {
             (0, _) | (_, None) => 0,
             (first, Some(window)) => first as usize + window as usize - 1,
         };
-        self.layers.iter().map(min_len).max().unwrap_or(0)
+        let has_states = self.layers.iter().any(|layer| layer.facts.is_state());
+        RestorableLengths {
+            shortest: self.layers.iter().map(shortest).max().unwrap_or(0),
+            states: has_states.then(|| self.states.clone()),
+        }
     }
 
     /// Returns an error if the snapshot belongs to another model or has other storage types.
@@ -251,6 +256,7 @@ impl Snapshot {
         };
         SavedRows {
             len: self.tokens.len() as u32,
+            states: &self.states,
             layers: self.layers.iter().map(layer).collect(),
         }
     }
@@ -272,6 +278,34 @@ impl Snapshot {
             .into()),
             None => Ok(()),
         }
+    }
+}
+
+/// The lengths of the prefixes that can be restored from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestorableLengths {
+    /// Ring layers lack the rows that a shorter one needs.
+    shortest: usize,
+    /// The positions after which recurrent layers have states, if there are such layers.
+    states: Option<Vec<u32>>,
+}
+
+impl RestorableLengths {
+    /// Whether there are recurrent layers.
+    pub fn has_states(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// The longest one that is at most `len`; 0 if there is none.
+    pub fn longest(&self, len: usize) -> usize {
+        let longest = match &self.states {
+            None => len,
+            Some(states) => {
+                let mut lengths = states.iter().map(|position| *position as usize + 1);
+                lengths.rfind(|length| *length <= len).unwrap_or(0)
+            }
+        };
+        if longest >= self.shortest { longest } else { 0 }
     }
 }
 
@@ -302,6 +336,7 @@ struct Header {
     fingerprint: u64,
     storage: [[u8; 8]; 2],
     tokens: u32,
+    states: u32,
     notes: u64,
 }
 
@@ -309,13 +344,14 @@ impl Header {
     fn read(reader: &mut ByteReader<'_>) -> Option<Header> {
         let (layers, file, fingerprint) = (reader.u32()?, reader.u64()?, reader.u64()?);
         let storage = [reader.array()?, reader.array()?];
-        let (tokens, _zero, notes) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let (tokens, states, notes) = (reader.u32()?, reader.u32()?, reader.u64()?);
         Some(Header {
             layers,
             file,
             fingerprint,
             storage,
             tokens,
+            states,
             notes,
         })
     }
@@ -324,7 +360,8 @@ impl Header {
     fn rows_at(&self) -> Option<usize> {
         let size = |count: u32, each: usize| usize::try_from(count).ok()?.checked_mul(each);
         let notes = usize::try_from(self.notes).ok()?;
-        let tables = size(self.tokens, 4)?.checked_add(size(self.layers, LAYER_RECORD_BYTES)?)?;
+        let numbers = size(self.tokens, 4)?.checked_add(size(self.states, 4)?)?;
+        let tables = numbers.checked_add(size(self.layers, LAYER_RECORD_BYTES)?)?;
         let all = HEADER_BYTES.checked_add(tables)?.checked_add(notes)?;
         all.checked_add(8)?.checked_next_multiple_of(ALIGNMENT)
     }
@@ -345,14 +382,18 @@ impl Header {
         let storage = keys.zip(values).map(<[KvStorage; 2]>::from);
         let storage = storage.ok_or_else(|| malformed("it names no known storage type"))?;
         let short = || malformed("its tables end too early");
-        let tokens = (0..self.tokens)
-            .map(|_| reader.u32())
-            .collect::<Option<_>>();
-        let tokens = tokens.ok_or_else(short)?;
+        let mut numbers =
+            |count: u32| -> Option<Vec<u32>> { (0..count).map(|_| reader.u32()).collect() };
+        let tokens = numbers(self.tokens).ok_or_else(short)?;
+        let states = numbers(self.states).ok_or_else(short)?;
+        let ascend = states.is_sorted_by(|a, b| a < b);
+        if !ascend || states.last().is_some_and(|last| *last >= self.tokens) {
+            return Err(malformed("its states are not after ascending positions").into());
+        }
         let mut layers = vec![];
         let mut at = rows_at;
         for _ in 0..self.layers {
-            let layer = LayerRecord::read(reader, self.tokens, storage, &mut at);
+            let layer = LayerRecord::read(reader, [self.tokens, self.states], storage, &mut at);
             layers.push(layer.ok_or_else(|| malformed("a layer's sizes are impossible"))?);
         }
         if at != bytes.len() {
@@ -365,6 +406,7 @@ impl Header {
             fingerprint: self.fingerprint,
             storage,
             tokens,
+            states,
             layers,
             notes,
         })
@@ -375,7 +417,7 @@ impl LayerRecord {
     /// Reads the record of the layer whose rows begin at `at`, and advances `at` past them.
     fn read(
         reader: &mut ByteReader<'_>,
-        tokens: u32,
+        [tokens, states]: [u32; 2],
         storage: [KvStorage; 2],
         at: &mut usize,
     ) -> Option<LayerRecord> {
@@ -395,7 +437,11 @@ impl LayerRecord {
             value_dim: small(value_dim)?,
             window: (window > 0).then_some(window),
         };
-        let rows = (tokens.checked_sub(first)? as usize).checked_mul(facts.kv_heads)?;
+        let rows = match facts.is_state() {
+            true => states,
+            false => tokens.checked_sub(first)?,
+        };
+        let rows = (rows as usize).checked_mul(facts.kv_heads)?;
         let mut side = |dim: usize, storage: KvStorage, sum| {
             let start = *at;
             *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;

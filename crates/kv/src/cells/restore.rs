@@ -4,7 +4,9 @@ use super::Cells;
 use super::allocator::Allocator;
 use super::space::CellSpace;
 use crate::sequence_rows::first_restorable_position;
-use crate::{Cache, CellRun, KvError, KvErrorKind, Restorable, SeqId, SequenceRows};
+use crate::{
+    Cache, CellRun, KvError, KvErrorKind, Restorable, SavedPositions, SeqId, SequenceRows,
+};
 
 impl Restorable for Cells {
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
@@ -22,17 +24,18 @@ impl Restorable for Cells {
         let mut held = SequenceRows::new(end, space_of);
         for space in &self.spaces {
             let runs = &space.sequences[seq as usize].runs;
-            let first = match space.policy() {
-                // The live state alone: earlier ones help nobody who goes on.
-                Some(_) if end > 0 => {
-                    space.check_state(seq, end)?;
-                    end - 1
+            let runs = match space.policy() {
+                Some(_) if end > 0 && runs.is_empty() => {
+                    return Err(KvErrorKind::NoState {
+                        to: end,
+                        nearest: 0,
+                    }
+                    .into());
                 }
-                _ => 0,
+                Some(_) => runs,
+                None => tail(runs, end),
             };
-            let rows = tail(runs, end).iter();
-            let rows = rows.filter_map(|run| run.clip(&(first..end)));
-            held.push(rows, space.high_water);
+            held.push(runs.iter().copied(), space.high_water);
         }
         Ok(held)
     }
@@ -41,9 +44,9 @@ impl Restorable for Cells {
         &self,
         seq: SeqId,
         len: u32,
-        first: &[u32],
+        saved: SavedPositions<'_>,
     ) -> Result<(Cells, SequenceRows), KvError> {
-        self.plan_refill(seq, 0, len, first)
+        self.plan_refill(seq, 0, len, saved)
     }
 
     fn plan_shift(
@@ -58,7 +61,11 @@ impl Restorable for Cells {
         }
         let held = self.sequence_rows(seq)?;
         let first = held.first_positions_after_shift(keep, dropped)?;
-        self.plan_refill(seq, keep, held.len - dropped, &first)
+        let saved = SavedPositions {
+            first: &first,
+            states: &[],
+        };
+        self.plan_refill(seq, keep, held.len - dropped, saved)
     }
 
     fn forget(&mut self, seq: SeqId) {
@@ -75,7 +82,7 @@ impl Cells {
         seq: SeqId,
         keep: u32,
         len: u32,
-        first: &[u32],
+        saved: SavedPositions<'_>,
     ) -> Result<(Cells, SequenceRows), KvError> {
         let seq = self.check_seq(seq)?;
         if !self.declared.is_empty() {
@@ -95,22 +102,19 @@ impl Cells {
         for index in 0..after.spaces.len() {
             let layers = 0..self.classes.class_of.len();
             let of_space = layers
-                .zip(first)
+                .zip(saved.first)
                 .filter(|(layer, _)| self.space_of(*layer) == index);
             let of_space = of_space.map(|(layer, first)| (layer, *first));
             let space = &mut after.spaces[index];
-            let seen = match space.policy() {
-                Some(_) => len.saturating_sub(1),
-                None => space.ring().map_or(0, |_| space.seen_before(len).start),
-            };
-            let mut first =
-                first_restorable_position(of_space, seen)?.max(space.evicted_positions(len).end);
             if space.policy().is_some() {
-                first = seen;
-                space.free_one_state();
+                space.allocate_states(seq, len, saved.states)?;
+                continue;
             }
+            let seen = space.ring().map_or(0, |_| space.seen_before(len).start);
+            let first =
+                first_restorable_position(of_space, seen)?.max(space.evicted_positions(len).end);
             space.remove(seq, &(0..first));
-            if !space.allocate(seq, first.max(keep), len) {
+            if !space.allocate(seq, first.max(keep)..len) {
                 return Err(full.into());
             }
         }
@@ -131,23 +135,48 @@ fn tail(runs: &[CellRun], end: u32) -> &[CellRun] {
 }
 
 impl CellSpace {
-    /// Appends a cell for each position `first..end` to a sequence. Returns false if there are not enough free cells.
-    fn allocate(&mut self, seq: SeqId, first: u32, end: u32) -> bool {
+    /// Appends a cell for each of these positions to a sequence. Returns false if there are not enough free cells.
+    fn allocate(&mut self, seq: SeqId, positions: impl Iterator<Item = u32> + Clone) -> bool {
         let mut marks = vec![];
         let mut allocator = Allocator::new(self, &mut marks);
         let mut after = None;
         let mut cells = vec![];
-        for _ in first..end {
+        for _ in positions.clone() {
             let Some(cell) = allocator.take(after) else {
                 return false;
             };
             cells.push(cell);
             after = Some(cell + 1);
         }
-        for (position, cell) in (first..end).zip(cells) {
+        for (position, cell) in positions.zip(cells) {
             self.append(seq, position, cell);
         }
         self.advance_first_free();
         true
+    }
+
+    /// Appends cells for the saved states of the first `len` tokens to a sequence without states: for the last one, and for as many
+    /// of those before it as there are free cells.
+    fn allocate_states(&mut self, seq: SeqId, len: u32, saved: &[u32]) -> Result<(), KvError> {
+        let saved = &saved[..saved.partition_point(|position| *position < len)];
+        let nearest = saved.last().map_or(0, |position| position + 1);
+        if nearest < len {
+            return Err(KvErrorKind::NoState { to: len, nearest }.into());
+        }
+        if saved.is_empty() {
+            return Ok(());
+        }
+        self.free_one_state();
+        let free = (self.capacity() - self.used) as usize;
+        let kept = &saved[saved.len().saturating_sub(free)..];
+        if kept.is_empty() || !self.allocate(seq, kept.iter().copied()) {
+            let slots = self.capacity();
+            return Err(KvErrorKind::StatesFull {
+                needed: slots + 1,
+                slots,
+            }
+            .into());
+        }
+        Ok(())
     }
 }

@@ -3,7 +3,8 @@
 
 use kv::{
     CacheConfig, CacheManager, CellRun, Cells, KvErrorKind, LayerConfig, MAX_SEQUENCES, NO_CELL,
-    Restorable, Role, SeqCache, SeqId, StatePolicy, StateSource, Step, StepPlan, StepToken,
+    Restorable, Role, SavedPositions, SeqCache, SeqId, SequenceRows, StatePolicy, StateSource,
+    Step, StepPlan, StepToken,
 };
 
 const SEQUENCES: u32 = 4;
@@ -368,9 +369,9 @@ impl History {
         }
     }
 
-    /// Saves one sequence and restores it as another.
+    /// Saves one sequence and restores it, up to one of its states, as another.
     fn restore(&mut self) {
-        let (src, tokens) = self.owner();
+        let (src, mut tokens) = self.owner();
         let free = self
             .sequences
             .iter()
@@ -380,7 +381,7 @@ impl History {
         };
         let rows = match self.cache.sequence_rows(src) {
             Ok(rows) => rows,
-            // The last state of a retained prefix may have made room.
+            // The states of a retained prefix may have made room.
             Err(error) => {
                 assert!(
                     matches!(error.kind(), KvErrorKind::NoState { .. }) && src >= MAX_SEQUENCES
@@ -388,29 +389,39 @@ impl History {
                 return;
             }
         };
-        let len = tokens.len() as u32;
-        assert_eq!((rows.len, rows.first_position(LAYER)), (len, len - 1));
-        let saved = rows.runs(LAYER).to_vec();
-        let saved = self.cells[saved[0].cell as usize];
-        let first = [0, len - 1];
-        match self.cache.plan_restore(dst as u32, len, &first) {
+        assert_eq!(rows.len, tokens.len() as u32);
+        let cells = |rows: &SequenceRows| -> Vec<u32> {
+            rows.runs(LAYER).iter().flat_map(CellRun::cells).collect()
+        };
+        let states: Vec<u32> = rows.positions(LAYER).collect();
+        let saved: Vec<u64> = cells(&rows)
+            .iter()
+            .map(|cell| self.cells[*cell as usize])
+            .collect();
+        let len = states[self.random.below(states.len() as u32) as usize] + 1;
+        tokens.truncate(len as usize);
+        let positions = SavedPositions {
+            first: &[0, 0],
+            states: &states,
+        };
+        match self.cache.plan_restore(dst as u32, len, positions) {
             Ok((after, rows)) => {
-                let &[
-                    CellRun {
-                        position,
-                        cell,
-                        len: 1,
-                    },
-                ] = rows.runs(LAYER)
-                else {
-                    panic!("one state is restored, not {:?}", rows.runs(LAYER));
-                };
-                assert_eq!(position, len - 1);
-                self.cells[cell as usize] = saved;
+                let restored: Vec<u32> = rows.positions(LAYER).collect();
+                assert_eq!(restored.last(), Some(&(len - 1)));
+                for (position, cell) in restored.iter().zip(cells(&rows)) {
+                    let state = states.binary_search(position).unwrap();
+                    self.cells[cell as usize] = saved[state];
+                }
                 self.cache = after;
                 self.sequences[dst].tokens = tokens;
             }
-            Err(error) => assert!(matches!(error.kind(), KvErrorKind::Full { .. }), "{error}"),
+            Err(error) => assert!(
+                matches!(
+                    error.kind(),
+                    KvErrorKind::Full { .. } | KvErrorKind::StatesFull { .. }
+                ),
+                "{error}"
+            ),
         }
     }
 

@@ -319,7 +319,8 @@ impl BatchRunner {
     }
 
     /// Restores the longest common prefix of a snapshot and `prompt` in a sequence, and returns its length. At least the last
-    /// token of `prompt` is left to be fed. Returns 0 if the snapshot's ring layers lack the rows of that prefix.
+    /// token of `prompt` is left to be fed. With recurrent layers, the prefix ends where there is
+    /// a state. Returns 0 if the snapshot's ring layers lack the rows of that prefix.
     pub fn resume(
         &mut self,
         model: &Model,
@@ -329,7 +330,8 @@ impl BatchRunner {
     ) -> Result<usize, RuntimeError> {
         let most = prompt.len().saturating_sub(1).min(self.capacity()?);
         let known = common_prefix_len(snapshot.tokens(), prompt).min(most);
-        if known < snapshot.min_restore_len() {
+        let known = snapshot.restorable().longest(known);
+        if known == 0 {
             snapshot.check(model, &self.cache.config()?)?;
             self.remove(seq)?;
             return Ok(0);

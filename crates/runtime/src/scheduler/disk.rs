@@ -1,8 +1,8 @@
 //! `DiskStore`: prefixes as snapshot files, within a size limit, kept over restarts.
 
 use super::radix::RadixIndex;
-use crate::snapshot::{Snapshot, SnapshotError};
-use crate::{BatchRunner, Model, RuntimeError};
+use crate::snapshot::{RestorableLengths, Snapshot, SnapshotError};
+use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
 use kv::SeqId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,18 @@ pub(super) struct DiskStore {
 struct StoredFile {
     path: PathBuf,
     tokens: Vec<u32>,
+    restorable: RestorableLengths,
     bytes: u64,
     used: SystemTime,
+}
+
+/// A file that shares tokens with a prompt.
+pub(super) struct FoundFile {
+    /// The number of tokens that both begin with.
+    pub(super) shared: usize,
+    /// Those of them that can be restored.
+    pub(super) kept: usize,
+    pub(super) file: u32,
 }
 
 const EXTENSION: &str = "kvsnap";
@@ -48,9 +58,7 @@ impl DiskStore {
             {
                 continue;
             }
-            if let Ok(tokens) = Snapshot::read_tokens(&path) {
-                store.add(path, tokens);
-            }
+            store.add(path);
         }
         store.trim();
         Ok(store)
@@ -62,14 +70,28 @@ impl DiskStore {
         (self.files.len(), bytes)
     }
 
-    /// The longest prefix of `tokens` that a file has: its length and the file.
-    pub(super) fn find(&self, tokens: &[u32]) -> Option<(usize, u32)> {
+    /// The file from which the longest prefix of `tokens`, at most `limit` of them, can be restored.
+    pub(super) fn find(&self, tokens: &[u32], limit: usize) -> Option<FoundFile> {
         let found = self.index.find(tokens);
-        let file = found.owners.first()?;
-        (found.len > 0).then_some((found.len, *file))
+        let longest = found.owners.iter().map(|file| (*file, found.len));
+        // With recurrent layers, a shorter file on the way may have a later state.
+        let on_the_way = self.files.iter().filter(|(_, stored)| {
+            stored.restorable.has_states()
+                && stored.tokens.len() < found.len
+                && tokens.starts_with(&stored.tokens)
+        });
+        let on_the_way = on_the_way.map(|(file, stored)| (*file, stored.tokens.len()));
+        let candidates = longest.chain(on_the_way).map(|(file, shared)| FoundFile {
+            shared,
+            kept: self.files[&file].restorable.longest(shared.min(limit)),
+            file,
+        });
+        let best = candidates.max_by_key(|found| (found.kept, found.shared, found.file));
+        best.filter(|found| found.kept > 0)
     }
 
-    /// Writes a sequence to a file, and deletes the files whose tokens are the beginning of its tokens.
+    /// Writes a sequence to a file, and deletes the files whose tokens are the beginning of its tokens and that can be restored
+    /// from it.
     pub(super) fn save(
         &mut self,
         runner: &BatchRunner,
@@ -80,22 +102,26 @@ impl DiskStore {
         let name = base::xxh64(bytes_of(&tokens).as_slice(), 0);
         let path = self.folder.join(format!("{name:016x}.{EXTENSION}"));
         runner.save(model, seq, &path, &[])?;
-        let replaced = |file: &StoredFile| tokens.starts_with(&file.tokens);
+        let restorable = Snapshot::open_tables(&path)?.restorable();
+        let replaced = |file: &StoredFile| {
+            let kept = |lengths: &RestorableLengths| lengths.longest(file.tokens.len());
+            tokens.starts_with(&file.tokens) && kept(&restorable) >= kept(&file.restorable)
+        };
         let replaced = self.files.iter().filter(|(_, file)| replaced(file));
         let replaced: Vec<u32> = replaced.map(|(id, _)| *id).collect();
         for id in replaced {
             let same = self.files[&id].path == path;
             self.forget(id, !same);
         }
-        self.add(path, tokens);
+        self.add(path);
         self.trim();
         Ok(())
     }
 
-    /// Whether a file has these tokens, or more.
+    /// Whether these tokens can be restored from a file.
     pub(super) fn holds(&self, tokens: &[u32]) -> bool {
-        self.find(tokens)
-            .is_some_and(|(len, _)| len == tokens.len())
+        let found = self.find(tokens, tokens.len());
+        found.is_some_and(|found| found.kept == tokens.len())
     }
 
     /// The token of a file at a position.
@@ -103,8 +129,7 @@ impl DiskStore {
         self.files.get(&file)?.tokens.get(position).copied()
     }
 
-    /// Restores the first `len` tokens of a file to an empty sequence, for which there must be room. A file that cannot be
-    /// restored then is damaged, and is deleted.
+    /// Restores the first `len` tokens of a file to an empty sequence. A damaged file is deleted.
     pub(super) fn restore(
         &mut self,
         file: u32,
@@ -121,20 +146,28 @@ impl DiskStore {
         let restored = opened
             .map_err(|error: SnapshotError| error.into())
             .and_then(|snapshot| runner.restore_prefix(model, seq, &snapshot, len));
-        if restored.is_err() {
-            self.forget(file, true);
+        match &restored {
+            // There was no room.
+            Err(error) if matches!(error.kind(), RuntimeErrorKind::Cache(_)) => {}
+            Err(_) => self.forget(file, true),
+            Ok(()) => {}
         }
         restored
     }
 
-    fn add(&mut self, path: PathBuf, tokens: Vec<u32>) {
+    /// Adds a file. One that is no snapshot is ignored.
+    fn add(&mut self, path: PathBuf) {
+        let Ok(snapshot) = Snapshot::open_tables(&path) else {
+            return;
+        };
         let metadata = std::fs::metadata(&path).ok();
         let used = metadata.as_ref().and_then(|m| m.modified().ok());
         let file = StoredFile {
             path,
             bytes: metadata.map_or(0, |m| m.len()),
             used: used.unwrap_or(SystemTime::UNIX_EPOCH),
-            tokens,
+            restorable: snapshot.restorable(),
+            tokens: snapshot.tokens().to_vec(),
         };
         self.index.insert(&file.tokens, self.next);
         self.files.insert(self.next, file);

@@ -137,10 +137,11 @@ impl PrefixStore {
         let mut longest = nearest.map_or(0, |(_, len)| len);
         let mut report = CacheReport::nothing(prompt.len(), None);
         let mut window_lost = false;
-        let from_disk = self.disk.as_ref().and_then(|disk| disk.find(prompt));
-        let from_disk = from_disk.filter(|(len, _)| *len >= longest + MIN_RESTORED_TOKENS);
-        if let Some((found, file)) = from_disk {
-            let len = found.min(limit);
+        let in_memory = candidates.first().map_or(0, |candidate| candidate.kept);
+        let from_disk = self.disk.as_ref().and_then(|disk| disk.find(prompt, limit));
+        let from_disk = from_disk.filter(|found| found.kept >= in_memory + MIN_RESTORED_TOKENS);
+        if let Some(found) = from_disk {
+            let (len, file) = (found.kept, found.file);
             let room = self.make_room(runner, model, running, len)?;
             // Prefixes that were removed to make room share nothing with the prompt any more.
             candidates = self.candidates(runner, running, prompt);
@@ -149,8 +150,8 @@ impl PrefixStore {
                 && disk.restore(file, runner, model, seq, len).is_ok()
             {
                 (report.cached_tokens, report.source) = (len, CacheSource::Disk);
-                stored = disk.token(file, found);
-                longest = found;
+                stored = disk.token(file, found.shared);
+                longest = found.shared;
                 candidates.clear();
             }
         }

@@ -44,8 +44,10 @@ fn write(
     bytes: &dyn KvBytes,
 ) -> io::Result<()> {
     let config = bytes.config();
-    let tables =
-        4 * contents.tokens.len() + LAYER_RECORD_BYTES * held.layers() + contents.notes.len();
+    let states = config.layers.iter().position(|layer| layer.is_state());
+    let states: Vec<u32> = states.map_or(vec![], |layer| held.positions(layer).collect());
+    let numbers = contents.tokens.len() + states.len();
+    let tables = 4 * numbers + LAYER_RECORD_BYTES * held.layers() + contents.notes.len();
     let rows_at = (HEADER_BYTES + tables + 8).next_multiple_of(ALIGNMENT);
     file.seek(SeekFrom::Start(rows_at as u64))?;
     let mut end = rows_at;
@@ -76,9 +78,10 @@ fn write(
         header.extend(name);
     }
     header.extend(held.len.to_le_bytes());
-    header.extend([0; 4]);
+    header.extend((states.len() as u32).to_le_bytes());
     header.extend((contents.notes.len() as u64).to_le_bytes());
-    header.extend(contents.tokens.iter().flat_map(|id| id.to_le_bytes()));
+    let numbers = contents.tokens.iter().chain(&states);
+    header.extend(numbers.flat_map(|number| number.to_le_bytes()));
     for (layer, (facts, sums)) in config.layers.iter().zip(sums.chunks(2)).enumerate() {
         let dims = [facts.kv_heads, facts.key_dim, facts.value_dim].map(|n| n as u32);
         let numbers = [facts.window.unwrap_or(0), held.first_position(layer), 0];

@@ -1,7 +1,7 @@
 //! A server on a free port, and a plain HTTP client.
 #![allow(dead_code, reason = "each test uses some of these")]
 
-use kvark::{Cpu, RunnerOptions};
+use kvark::Cpu;
 use serde_json::Value;
 use server::{Server, ServerOptions, StopHandle};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -28,13 +28,18 @@ pub(crate) fn model() -> Option<PathBuf> {
 
 /// Starts a server of the test model, with changes to its options.
 pub(crate) fn start(change: impl FnOnce(&mut ServerOptions)) -> Option<Running> {
+    let model = model()?;
+    Some(serve(|options| {
+        options.models = vec![("smol".to_owned(), model)];
+        options.runner.context = Some(2048);
+        change(options);
+    }))
+}
+
+/// Starts a server with these changes to its options.
+pub(crate) fn serve(change: impl FnOnce(&mut ServerOptions)) -> Running {
     let mut options = ServerOptions {
         address: SocketAddr::from(([127, 0, 0, 1], 0)),
-        models: vec![("smol".to_owned(), model()?)],
-        runner: RunnerOptions {
-            context: Some(2048),
-            ..RunnerOptions::default()
-        },
         grace: Duration::from_millis(200),
         ..ServerOptions::default()
     };
@@ -44,11 +49,11 @@ pub(crate) fn start(change: impl FnOnce(&mut ServerOptions)) -> Option<Running> 
     let address = server.address().unwrap();
     let stop = server.stop_handle();
     let thread = std::thread::spawn(move || server.run());
-    Some(Running {
+    Running {
         address,
         stop,
         thread: Some(thread),
-    })
+    }
 }
 
 impl Drop for Running {
