@@ -21,7 +21,7 @@ macro_rules! sources {
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Packing, norms, elementwise functions, attention, KV rows and the top-k of rows.
+    /// Packing, norms, elementwise functions, attention, KV rows, states and the top-k of rows.
     General,
     /// Products with weights of one format.
     Linear(DeviceFormat),
@@ -58,6 +58,7 @@ impl Unit {
                     "pack.cu",
                     "elementwise.cu",
                     "kv_rows.cu",
+                    "recurrent.cu",
                     "attention_common.cuh",
                     "attention.cuh",
                     "attention.cu",

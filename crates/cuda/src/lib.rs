@@ -18,6 +18,7 @@ mod persistent;
 mod plan;
 mod products;
 mod profile;
+mod recurrent;
 mod step_layout;
 mod tape;
 mod topk;

@@ -25,6 +25,18 @@ fn decoders_agree_with_the_reference() {
     }
 }
 
+#[test]
+fn states_agree_with_the_reference_and_with_cold_runs() {
+    let Some(cuda) = gpu::device() else { return };
+    for executor in [ExecutorKind::Compiled, ExecutorKind::Interpreted] {
+        let options = CompileOptions {
+            executor,
+            ..CompileOptions::default()
+        };
+        conformance::states(&cuda, &options, 90).unwrap();
+    }
+}
+
 /// `KVARK_HISTORIES=N` runs N histories instead of a few.
 #[test]
 fn attention_agrees_with_the_reference_over_random_histories() {
