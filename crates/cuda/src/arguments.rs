@@ -109,6 +109,36 @@ arguments! {
         rotated: u32, interleaved: u32, group: u32, lots: u32, lot: u32, scale: f32, softcap: f32,
     }
 
+    RouteArgs {
+        logits: u64, bias: u64, out: u64, rows: u32, experts: u32, used: u32, sigmoid: u32, normalise: u32,
+        groups: u32, used_groups: u32, scale: f32,
+    }
+
+    /// Some pairs of one expert, as the device lists them.
+    ExpertChunk {
+        expert: u32, first: u32, count: u32, unused: u32,
+    }
+
+    ExpertLists {
+        chunk_count: u64, chunks: u64, pairs: u64, experts: u64,
+    }
+
+    ListArgs {
+        weights: u64, lists: ExpertLists, rows: u32, experts: u32, slots: u32, chunk: u32,
+    }
+
+    ExpertArgs {
+        linear: LinearArgs, lists: ExpertLists, slots: u32, unused: u32,
+    }
+
+    GatedRowsArgs {
+        gate: u64, up: u64, staged: u64, rows: u32, k: u32, pairs: u32, function: u32, alpha: f32, limit: f32,
+    }
+
+    CombineArgs {
+        weights: u64, products: u64, pair_experts: u64, out: u64, rows: u32, experts: u32, slots: u32, n: u32,
+    }
+
     PersistentOp {
         /// `LinearArgs`, or `AttendArgs` and room for a layer and its plan.
         body: [u64; 30], inputs: [u64; 3], outputs: [u64; 3], attends: u32, groups: u32, unused: [u32; 2],

@@ -3,6 +3,7 @@
 use crate::arguments::{GatherArgs, MapArgs, NormArgs, RopeArgs, TableArgs};
 use crate::compile::Unit;
 use crate::device::Device;
+use crate::experts;
 use crate::format::DeviceFormat;
 use crate::launch::Launch;
 use crate::step_layout::StepLayout;
@@ -135,6 +136,10 @@ impl CallMaker<'_> {
 
     /// Bytes of weights that an op reads, and its multiply-accumulates with them.
     fn work(&self, op: &FusedOp) -> (u64, u64) {
+        let last = &self.graph.nodes()[op.nodes.end - 1];
+        if let Op::Experts(of) = &last.op {
+            return experts::work(self.graph, last, of.used, &self.memory.bindings);
+        }
         let FusedKind::Product(fused) = &op.kind else {
             return (0, 0);
         };
@@ -155,6 +160,7 @@ impl CallMaker<'_> {
         let launches = match (&node.op, &op.kind) {
             (Op::UpdateAndAttend(attention), _) => self.attention(attention, op)?,
             (_, FusedKind::Product(fused)) => self.products(fused)?,
+            (Op::Experts(op), _) => self.experts(last, node, op)?,
             _ => self.node(node)?,
         };
         let launches: Vec<Launch> = launches
@@ -185,7 +191,7 @@ impl CallMaker<'_> {
         let mut repetition = Some((1, 1));
         if let [a, b] = operands[..] {
             let shape = self.shape(node.output);
-            if n != self.elements(a) && matches!(node.op, Op::Binary(_)) {
+            if n != self.elements(a) {
                 // Sums and products have the same value either way round.
                 operands = vec![b, a];
             }
@@ -322,6 +328,7 @@ impl CallMaker<'_> {
                 let threads = rows * heads * (dim - rotated / 2);
                 self.general("rope", threads.div_ceil(128), 128, &arguments)
             }
+            Op::RouteExperts(op) => self.route_experts(node, op),
             Op::CausalConv(op) => self.causal_conv(node, op),
             Op::LinearAttention(op) => self.linear_attention(node, op),
             _ => self.uncached(node),

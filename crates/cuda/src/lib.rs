@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod exec_state;
 mod executable;
+mod experts;
 mod format;
 mod kv;
 mod launch;
