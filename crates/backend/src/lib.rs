@@ -30,4 +30,4 @@ pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,
     ReplayError, ReplayWrapper, RunMode, ShapeCache, UnknownRunMode,
 };
-pub use runnable::{Runnable, StepOptions, attention_nodes, integer_source};
+pub use runnable::{Runnable, StepOptions, attention_nodes, cached_nodes, integer_source};

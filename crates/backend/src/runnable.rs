@@ -260,7 +260,7 @@ pub fn attention_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, u32)> {
 }
 
 /// The nodes that use the cache, each with what it uses.
-fn cached_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, CacheUse)> {
+pub fn cached_nodes(graph: &Graph) -> impl Iterator<Item = (&Node, CacheUse)> {
     graph.nodes().iter().filter_map(|node| {
         let operands: Vec<_> = node.inputs.iter().map(|id| &graph.tensor(*id).ty).collect();
         Some((node, node.op.cache(&operands)?))

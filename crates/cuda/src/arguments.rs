@@ -86,7 +86,7 @@ arguments! {
     }
 
     MapArgs {
-        a: u64, b: u64, out: u64, n: u64, period: u64, map: u32, activation: u32, number: f32, unused: u32,
+        a: u64, b: u64, out: u64, n: u64, repeat: u64, period: u64, map: u32, activation: u32, number: f32, unused: u32,
     }
 
     TableArgs {
@@ -105,13 +105,43 @@ arguments! {
 
     AttendArgs {
         q: u64, out: u64, step: u64, layers: u64, partial: u64, counters: u64, table: u64, keys: u64,
-        values: u64, key_table: u64, layer: u32, heads: u32, kv_heads: u32, key_dim: u32, value_dim: u32,
+        values: u64, key_table: u64, sinks: u64, layer: u32, heads: u32, kv_heads: u32, key_dim: u32, value_dim: u32,
         rotated: u32, interleaved: u32, group: u32, lots: u32, lot: u32, scale: f32, softcap: f32,
+    }
+
+    RouteArgs {
+        logits: u64, bias: u64, out: u64, rows: u32, experts: u32, used: u32, sigmoid: u32, normalise: u32,
+        groups: u32, used_groups: u32, scale: f32,
+    }
+
+    /// Some pairs of one expert, as the device lists them.
+    ExpertChunk {
+        expert: u32, first: u32, count: u32, unused: u32,
+    }
+
+    ExpertLists {
+        chunk_count: u64, chunks: u64, pairs: u64, experts: u64,
+    }
+
+    ListArgs {
+        weights: u64, lists: ExpertLists, rows: u32, experts: u32, slots: u32, chunk: u32,
+    }
+
+    ExpertArgs {
+        linear: LinearArgs, lists: ExpertLists, slots: u32, unused: u32,
+    }
+
+    GatedRowsArgs {
+        gate: u64, up: u64, staged: u64, rows: u32, k: u32, pairs: u32, function: u32, alpha: f32, limit: f32,
+    }
+
+    CombineArgs {
+        weights: u64, products: u64, pair_experts: u64, out: u64, rows: u32, experts: u32, slots: u32, n: u32,
     }
 
     PersistentOp {
         /// `LinearArgs`, or `AttendArgs` and room for a layer and its plan.
-        body: [u64; 28], inputs: [u64; 3], outputs: [u64; 3], attends: u32, groups: u32, unused: [u32; 2],
+        body: [u64; 30], inputs: [u64; 3], outputs: [u64; 3], attends: u32, groups: u32, unused: [u32; 2],
         parts: [u32; 16],
     }
 
@@ -121,6 +151,16 @@ arguments! {
 
     TopKArgs {
         logits: u64, parts: u64, out: u64, arrived: u64, width: u32, k: u32, part_count: u32, unused: u32,
+    }
+
+    ConvArgs {
+        x: u64, weight: u64, bias: u64, out: u64, step: u64, layers: u64, layer: u32, tokens: u32, channels: u32,
+        taps: u32, activation: u32, unused: u32,
+    }
+
+    LinearAttentionArgs {
+        q: u64, k: u64, v: u64, decay: u64, beta: u64, out: u64, step: u64, layers: u64, layer: u32, tokens: u32,
+        groups: u32, heads: u32, depth: u32, width: u32, turns: u32, scale: f32,
     }
 
     PlainAttentionArgs {

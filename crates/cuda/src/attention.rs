@@ -76,7 +76,7 @@ impl CallMaker<'_> {
         let [q, k, v] = [0, 1, 2].map(|i| self.shape(inputs[i]));
         let (tokens, heads, kv_heads) = (q[0], q[1], k[1]);
         let (key_dim, value_dim) = (k[2], v[2]);
-        let layers = self.addresses.step + self.layout.layers as u64;
+        let layers = self.layers();
         let write = WriteArgs {
             keys: self.address(keys),
             values: self.address(inputs[2]),
@@ -107,6 +107,7 @@ impl CallMaker<'_> {
             keys: if alone { write.keys } else { 0 },
             values: if alone { write.values } else { 0 },
             key_table,
+            sinks: inputs.get(4).map_or(0, |sinks| self.address(*sinks)),
             layer: op.cache_id,
             heads: heads as u32,
             kv_heads: kv_heads as u32,
@@ -135,10 +136,6 @@ impl CallMaker<'_> {
         fused: &FusedOp,
     ) -> Result<Vec<Launch>, BackendError> {
         let nodes = self.graph.nodes();
-        let node = &nodes[fused.nodes.end - 1];
-        if node.inputs.len() > 4 {
-            return Err(self.unsupported(node, "it has no kernel for attention sinks"));
-        }
         let mut launches = Vec::new();
         let before = fused.nodes.start..fused.nodes.end - 1;
         for i in before.filter(|i| !rotations(fused).contains(i)) {

@@ -3,6 +3,7 @@
 use crate::arguments::{GatherArgs, MapArgs, NormArgs, RopeArgs, TableArgs};
 use crate::compile::Unit;
 use crate::device::Device;
+use crate::experts;
 use crate::format::DeviceFormat;
 use crate::launch::Launch;
 use crate::step_layout::StepLayout;
@@ -48,6 +49,19 @@ pub(crate) fn activation_code(activation: Option<Activation>) -> u32 {
         Some(Activation::Tanh) => 5,
         Some(Activation::Sigmoid) => 6,
     }
+}
+
+/// How the elements of a broadcast operand repeat in a result: how often each in a row, and after how many all come again. `None` if
+/// axes between those of the operand are repeated.
+fn repeated(result: &[usize], operand: &[usize]) -> Option<(usize, usize)> {
+    let missing = result.len().checked_sub(operand.len())?;
+    let (_, result) = result.split_at(missing);
+    let Some(first) = operand.iter().position(|size| *size != 1) else {
+        return Some((1, 1));
+    };
+    let end = operand.iter().rposition(|size| *size != 1)? + 1;
+    let own = &operand[first..end];
+    (result[first..end] == *own).then(|| (result[end..].iter().product(), own.iter().product()))
 }
 
 /// Makes the calls of a tape.
@@ -122,6 +136,10 @@ impl CallMaker<'_> {
 
     /// Bytes of weights that an op reads, and its multiply-accumulates with them.
     fn work(&self, op: &FusedOp) -> (u64, u64) {
+        let last = &self.graph.nodes()[op.nodes.end - 1];
+        if let Op::Experts(of) = &last.op {
+            return experts::work(self.graph, last, of.used, &self.memory.bindings);
+        }
         let FusedKind::Product(fused) = &op.kind else {
             return (0, 0);
         };
@@ -142,6 +160,7 @@ impl CallMaker<'_> {
         let launches = match (&node.op, &op.kind) {
             (Op::UpdateAndAttend(attention), _) => self.attention(attention, op)?,
             (_, FusedKind::Product(fused)) => self.products(fused)?,
+            (Op::Experts(op), _) => self.experts(last, node, op)?,
             _ => self.node(node)?,
         };
         let launches: Vec<Launch> = launches
@@ -169,19 +188,22 @@ impl CallMaker<'_> {
     ) -> Result<Vec<Launch>, BackendError> {
         let n = self.elements(node.output);
         let mut operands = node.inputs.clone();
+        let mut repetition = Some((1, 1));
         if let [a, b] = operands[..] {
-            let (shape, suffix) = (self.shape(a), self.shape(b));
+            let shape = self.shape(node.output);
             if n != self.elements(a) {
                 // Sums and products have the same value either way round.
-                operands.swap(0, 1);
-            } else if !shape.ends_with(&suffix) {
-                return Err(self.unsupported(node, "only trailing dimensions are broadcast"));
+                operands = vec![b, a];
             }
-            let (shape, suffix) = (self.shape(operands[0]), self.shape(operands[1]));
-            if n != self.elements(operands[0]) || !shape.ends_with(&suffix) {
-                return Err(self.unsupported(node, "only trailing dimensions are broadcast"));
-            }
+            let whole = n == self.elements(operands[0]);
+            repetition = repeated(&shape, &self.shape(operands[1])).filter(|_| whole);
         }
+        let Some((repeat, period)) = repetition else {
+            return Err(self.unsupported(
+                node,
+                "only one operand is broadcast, along outer or inner axes",
+            ));
+        };
         if self.graph.tensor(node.output).ty.dtype != DType::F32 {
             return Err(self.unsupported(node, "only f32 is computed"));
         }
@@ -190,7 +212,8 @@ impl CallMaker<'_> {
             b: operands.get(1).map_or(0, |b| self.address(*b)),
             out: self.address(node.output),
             n: n as u64,
-            period: operands.get(1).map_or(1, |b| self.elements(*b).max(1)) as u64,
+            repeat: repeat as u64,
+            period: period as u64,
             map,
             activation,
             number,
@@ -218,6 +241,9 @@ impl CallMaker<'_> {
             Op::Unary(Unary {
                 function: UnaryFunction::RoundBF16,
             }) => self.map(node, [7, 0], 0.0),
+            Op::Unary(Unary {
+                function: UnaryFunction::Softplus,
+            }) => self.map(node, [8, 0], 0.0),
             Op::Gated(op) => self.map(node, [3, activation_code(Some(op.function))], 0.0),
             Op::Scale(op) => self.map(node, [4, 0], op.factor),
             Op::SoftCap(op) => self.map(node, [5, 0], op.cap),
@@ -302,7 +328,31 @@ impl CallMaker<'_> {
                 let threads = rows * heads * (dim - rotated / 2);
                 self.general("rope", threads.div_ceil(128), 128, &arguments)
             }
+            Op::RouteExperts(op) => self.route_experts(node, op),
+            Op::CausalConv(op) => self.causal_conv(node, op),
+            Op::LinearAttention(op) => self.linear_attention(node, op),
             _ => self.uncached(node),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operands_repeat_along_outer_and_inner_axes() {
+        let result = [5, 6, 8];
+        assert_eq!(repeated(&result, &[5, 6, 8]), Some((1, 240)));
+        assert_eq!(repeated(&result, &[8]), Some((1, 8)));
+        assert_eq!(repeated(&result, &[6, 8]), Some((1, 48)));
+        assert_eq!(repeated(&result, &[6, 1]), Some((8, 6)));
+        assert_eq!(repeated(&result, &[5, 6, 1]), Some((8, 30)));
+        assert_eq!(repeated(&result, &[5, 1, 1]), Some((48, 5)));
+        assert_eq!(repeated(&result, &[1]), Some((1, 1)));
+        assert_eq!(repeated(&result, &[]), Some((1, 1)));
+        assert_eq!(repeated(&result, &[5, 1, 8]), None);
+        assert_eq!(repeated(&[1, 1, 8], &[1, 1, 8]), Some((1, 8)));
+        assert_eq!(repeated(&[8], &[5, 8]), None);
     }
 }

@@ -21,7 +21,7 @@ macro_rules! sources {
 /// Kernels that are compiled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// Packing, norms, elementwise functions, attention, KV rows and the top-k of rows.
+    /// Packing, norms, elementwise functions, attention, KV rows, states, routing and the top-k of rows.
     General,
     /// Products with weights of one format.
     Linear(DeviceFormat),
@@ -58,6 +58,9 @@ impl Unit {
                     "pack.cu",
                     "elementwise.cu",
                     "kv_rows.cu",
+                    "recurrent.cu",
+                    "experts.cuh",
+                    "routing.cu",
                     "attention_common.cuh",
                     "attention.cuh",
                     "attention.cu",
@@ -71,6 +74,8 @@ impl Unit {
                 let own = sources!(
                     "linear.cuh",
                     "linear_few.cu",
+                    "experts.cuh",
+                    "experts.cu",
                     "bulk_copy.cuh",
                     "linear_many.cu"
                 );

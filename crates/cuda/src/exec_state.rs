@@ -280,7 +280,10 @@ fn append_plans(
         let header = match place {
             Some((_, header)) => *header,
             None => {
-                let header = plan::encode(layer, tiled, words);
+                let header = match kv.is_state(id) {
+                    true => plan::encode_states(layer, words),
+                    false => plan::encode(layer, tiled, words),
+                };
                 known.push((layer, header));
                 header
             }

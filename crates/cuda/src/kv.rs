@@ -1,4 +1,5 @@
-//! KV storage on the device: one pool per layer and side, rows encoded in their storage type, head after head.
+//! KV storage on the device: one pool per layer and side, rows encoded in their storage type, head after head. The states of a
+//! recurrent layer are the rows of its values.
 
 use crate::arguments::{CopyArgs, KvLayer};
 use crate::compile::Unit;
@@ -93,7 +94,7 @@ impl Pool {
         rows: &Buffer,
         [count, base]: [u32; 2],
     ) -> Result<(), CudaError> {
-        if self.rows == 0 || count == 0 {
+        if self.bytes() == 0 || count == 0 {
             return Ok(());
         }
         let arguments = CopyArgs {
@@ -117,20 +118,16 @@ impl Pool {
 }
 
 fn empty_layers(config: &CacheConfig) -> Vec<[Pool; 2]> {
-    let layer = |layer: &kv::LayerConfig| {
-        let pool = |storage: KvStorage, dim: usize| Pool {
+    let layer = |(id, layer): (usize, &kv::LayerConfig)| {
+        [Side::Key, Side::Value].map(|side| Pool {
             heads: layer.kv_heads,
-            row_bytes: storage.row_bytes(dim),
+            row_bytes: config.row_bytes(id, side),
             rows: 0,
             growth: config.growth(layer),
             buffer: None,
-        };
-        [
-            pool(config.key_storage, layer.key_dim),
-            pool(config.value_storage, layer.value_dim),
-        ]
+        })
     };
-    config.layers.iter().map(layer).collect()
+    config.layers.iter().enumerate().map(layer).collect()
 }
 
 fn pool_bytes(layers: &[[Pool; 2]]) -> usize {
@@ -155,10 +152,17 @@ impl CudaKv {
         }
     }
 
+    /// Whether a layer's memory is a state.
+    pub(crate) fn is_state(&self, id: usize) -> bool {
+        self.config.layers[id].is_state()
+    }
+
     /// Grows the pools to the cells of a step.
     pub(crate) fn ensure(&mut self, plan: &StepPlan) -> Result<(), KvError> {
         for (id, pools) in self.layers.iter_mut().enumerate() {
             let frozen = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
+            let is_state = self.config.layers[id].is_state();
+            assert!(frozen == 0 || !is_state, "a frozen prefix has no states");
             for pool in pools {
                 pool.ensure(&self.device, plan.layer(id).cells - frozen)?;
             }
@@ -179,8 +183,8 @@ impl CudaKv {
             frozen_rows: frozen.map_or(0, |(pools, _)| pools[0].rows as u32),
             frozen_cells: frozen.map_or(0, |(_, cells)| cells),
             plan,
-            key_storage: storage_code(self.config.key_storage),
-            value_storage: storage_code(self.config.value_storage),
+            key_storage: storage_code(self.config.storage(id, Side::Key)),
+            value_storage: storage_code(self.config.storage(id, Side::Value)),
             key_row: keys.row_bytes as u32,
             value_row: values.row_bytes as u32,
         }
@@ -222,7 +226,8 @@ impl KvBytes for CudaKv {
         let orders: Result<Vec<_>, CudaError> = orders.collect();
         for (pools, order) in self.layers.iter().zip(orders?) {
             let Some((rows, count)) = order else { continue };
-            for pool in pools {
+            // A layer with states has no bytes of keys.
+            for pool in pools.iter().filter(|pool| pool.bytes() > 0) {
                 // SAFETY: the copy has the size of the largest pool.
                 unsafe {
                     self.device
@@ -277,6 +282,9 @@ impl KvBytes for CudaKv {
         }
         for block in blocks {
             let pool = &self.layers[block.layer][block.side as usize];
+            if pool.row_bytes == 0 {
+                continue;
+            }
             for head in 0..pool.heads {
                 let mut from = head * block.head_stride;
                 for run in block.runs {

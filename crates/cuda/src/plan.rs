@@ -1,7 +1,7 @@
-//! The encoding of a step's plan for the attention kernels.
+//! The encoding of a step's plan for the kernels of ops with memory.
 
 use bytemuck::{Pod, Zeroable};
-use kv::{AttentionSpans, CellRun, LayerPlan};
+use kv::{AttentionSpans, CellRun, LayerPlan, StateSource};
 
 /// Positions of a part, as `PART` in the kernels.
 pub(crate) const PART: u32 = 256;
@@ -11,6 +11,9 @@ pub(crate) const TILE: usize = 16;
 pub(crate) const SLOTS: usize = 1024;
 /// Words of a class's header: offsets of writes and items, the number of items, offsets of runs and of ranges.
 const HEADER: usize = 8;
+/// Sources of states that are no cells, as in the kernels.
+const PREVIOUS_STATE: u32 = u32::MAX - 1;
+const ZERO_STATE: u32 = u32::MAX;
 
 /// The work of one block of threads: some parts of what queries with one run list see.
 #[repr(C)]
@@ -139,6 +142,23 @@ pub(crate) fn encode(plan: &LayerPlan, tiled: bool, words: &mut Vec<u32>) -> u32
     header as u32
 }
 
+/// Appends the plan of the layers with states, as [`encode`] that of layers with rows: offsets of writes and sources, a word for each
+/// token.
+pub(crate) fn encode_states(plan: &LayerPlan, words: &mut Vec<u32>) -> u32 {
+    words.resize(words.len().next_multiple_of(4), 0);
+    let header = words.len();
+    words.resize(header + HEADER, 0);
+    words[header] = words.len() as u32;
+    words.extend(&plan.writes);
+    words[header + 1] = words.len() as u32;
+    words.extend(plan.sources.iter().map(|source| match *source {
+        StateSource::Zero => ZERO_STATE,
+        StateSource::Previous => PREVIOUS_STATE,
+        StateSource::Cell(cell) => cell,
+    }));
+    header as u32
+}
+
 /// Parts of a range of positions.
 fn parts(begin: u32, end: u32) -> usize {
     match begin < end {
@@ -218,6 +238,41 @@ mod tests {
         }
         let writes = words[header as usize] as usize;
         assert_eq!(words[writes..][..plan.writes.len()], plan.writes);
+    }
+
+    #[test]
+    fn encoded_states_give_sources_and_writes() {
+        let layers = vec![LayerConfig::state(2, 8)];
+        let config = CacheConfig::new(100, layers);
+        let mut cells = Cells::new(&config);
+        let mut plan = StepPlan::default();
+        let mut step = Step::default();
+        step.extend(0, 0, &[1; 3]);
+        step.extend(1, 0, &[1; 2]);
+        step.pad_to(7, 0);
+        let mut next = Step::default();
+        next.extend(1, 2, &[1]);
+        for step in [step, next] {
+            cells.plan(&step, &mut plan).unwrap();
+            cells.commit(&plan);
+            let plan = plan.layer(0);
+            let mut words = vec![7; 3];
+            let header = encode_states(plan, &mut words) as usize;
+            let [writes, sources, ..] = words[header..][..HEADER] else {
+                unreachable!()
+            };
+            assert_eq!(words[writes as usize..][..plan.writes.len()], plan.writes);
+            let sources = &words[sources as usize..];
+            assert_eq!(sources.len(), plan.writes.len());
+            for (code, source) in sources.iter().zip(&plan.sources) {
+                let decoded = match *code {
+                    ZERO_STATE => StateSource::Zero,
+                    PREVIOUS_STATE => StateSource::Previous,
+                    cell => StateSource::Cell(cell),
+                };
+                assert_eq!(decoded, *source);
+            }
+        }
     }
 
     #[test]

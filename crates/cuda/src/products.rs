@@ -4,6 +4,7 @@ use crate::arguments::{LinearArgs, Segment};
 use crate::calls::{CallMaker, activation_code};
 use crate::compile::Unit;
 use crate::device::DeviceFacts;
+use crate::experts;
 use crate::format::DeviceFormat;
 use crate::launch::Launch;
 use crate::weights::{PackedShape, PackedWeight};
@@ -45,7 +46,7 @@ enum Variant {
 }
 
 /// The division of a product's columns, which follows from the weight alone.
-fn ranges(shape: &PackedShape) -> (usize, usize) {
+pub(crate) fn ranges(shape: &PackedShape) -> (usize, usize) {
     let each = shape.pairs().div_ceil(MAX_RANGES).max(1);
     (shape.pairs().div_ceil(each).max(1), each)
 }
@@ -276,6 +277,12 @@ pub(crate) fn plan_ops(
         if let FusedKind::Product(fused) = &op.kind {
             let first = fused.products[0];
             scratch[first] = staged_bytes(graph, &graph.nodes()[first], &bindings, facts);
+        }
+        let last = op.nodes.end - 1;
+        if let node = &graph.nodes()[last]
+            && let Op::Experts(_) = node.op
+        {
+            scratch[last] = experts::scratch_bytes(graph, node, &bindings);
         }
     }
     let plan = MemoryPlan::fused(graph, bindings, |node| scratch[node], &ops)?;

@@ -24,8 +24,8 @@ impl StepLayout {
             range
         });
         let inputs = inputs.collect();
-        let layers = backend::attention_nodes(graph)
-            .map(|(_, id)| id as usize + 1)
+        let layers = backend::cached_nodes(graph)
+            .map(|(_, cache)| cache.id as usize + 1)
             .max();
         let plans = at + layers.unwrap_or(0) * size_of::<crate::arguments::KvLayer>();
         StepLayout {

@@ -4,6 +4,7 @@ use crate::arguments::PackArgs;
 use crate::compile::Unit;
 use crate::device::{Buffer, Device};
 use crate::error::CudaError;
+use crate::experts::MATRICES;
 use crate::format::DeviceFormat;
 use crate::launch::Launch;
 use backend::{BackendError, BackendErrorKind, CompileOptions};
@@ -73,7 +74,7 @@ pub(crate) struct Constants {
     plain: HashMap<TensorId, Buffer>,
 }
 
-/// The constants that are packed, with their layouts: weights of products, and tables of rows that are packed exactly.
+/// The constants that are packed, with their layouts: weights of products and experts, and tables of rows that are packed exactly.
 pub(crate) fn packed_shapes(
     graph: &Graph,
     is_weight: &dyn Fn(TensorId) -> bool,
@@ -81,12 +82,15 @@ pub(crate) fn packed_shapes(
     let mut ids = BTreeSet::new();
     for node in graph.nodes() {
         match &node.op {
-            Op::Linear(_) => ids.insert(node.inputs[1]),
-            Op::GatherRows(_) if DeviceFormat::is_exact(graph.tensor(node.inputs[0]).ty.dtype) => {
-                ids.insert(node.inputs[0])
+            Op::Linear(_) => {
+                ids.insert(node.inputs[1]);
             }
-            _ => false,
-        };
+            Op::Experts(_) => ids.extend(MATRICES.map(|i| node.inputs[i])),
+            Op::GatherRows(_) if DeviceFormat::is_exact(graph.tensor(node.inputs[0]).ty.dtype) => {
+                ids.insert(node.inputs[0]);
+            }
+            _ => {}
+        }
     }
     ids.into_iter()
         .filter(|id| is_weight(*id))
@@ -163,6 +167,7 @@ pub(crate) fn plain_uses(graph: &Graph) -> BTreeSet<TensorId> {
         for (operand, id) in node.inputs.iter().enumerate() {
             let packed = match (&node.op, operand) {
                 (Op::Linear(_), 1) => true,
+                (Op::Experts(_), operand) => MATRICES.contains(&operand),
                 (Op::GatherRows(_), 0) => DeviceFormat::is_exact(graph.tensor(*id).ty.dtype),
                 _ => false,
             };

@@ -291,6 +291,15 @@ __device__ __forceinline__ bool attend_item(const AttendArgs& a, const float* qu
                 *to = fmaf((&part[0][0][0][0])[i], s.fresh[row], *to * s.old[row]);
             }
         }
+        if (a.sinks && item.slot < 0) {
+            // By the threads that have merged the sums.
+            int m = threadIdx.x / 16, row = threadIdx.x % 16;
+            if (m < MT && row_exists(m, row)) {
+                float* sum = &s.norm[threadIdx.x];
+                *sum = sum_with_sink(a, first_head + (ONE ? row : m), s.top[threadIdx.x], *sum);
+            }
+            attend_barrier();
+        }
         // The state of a part, or the result.
         int each = a.value_dim + 2;
 #pragma unroll

@@ -13,6 +13,8 @@ struct AttendArgs {
     const float* keys;
     const float* values;
     const float* key_table;
+    // With sinks, a head attends to one more row, whose score is the head's sink and whose value is zero.
+    const float* sinks;
     int layer, heads, kv_heads, key_dim, value_dim, rotated, interleaved;
     // Query heads that share a KV head, how many lots they are, and the heads of a lot: at most 4 where items may have
     // several queries, else at most 16.
@@ -36,6 +38,11 @@ __device__ __forceinline__ void merge(float* max, float* sum, float part_max, fl
     *fresh = exponential(part_max - top);
     *sum = fmaf(part_sum, *fresh, *sum * *old);
     *max = top;
+}
+
+// The sum of a row's weights with that of the head's sink. A row that saw nothing has none.
+__device__ __forceinline__ float sum_with_sink(const AttendArgs& a, int head, float max, float sum) {
+    return a.sinks && sum > 0.0f ? sum + exponential(a.sinks[head] - max) : sum;
 }
 
 __device__ u32 cell_at(const Run* runs, int count, u32 position) {
@@ -177,6 +184,7 @@ __device__ __forceinline__ bool merge_parts(const AttendArgs& a, const Item& ite
             merge(&max, &sum, __ldcg(part), __ldcg(part + 1), &old, &fresh);
             acc = fmaf(__ldcg(part + 2 + at), fresh, acc * old);
         }
+        sum = sum_with_sink(a, head, max, sum);
         results[((long long)(item.query + query) * a.heads + head) * a.value_dim + at] = sum > 0.0f ? acc * __frcp_rn(sum) : 0.0f;
     }
     return true;

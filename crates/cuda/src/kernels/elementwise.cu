@@ -44,14 +44,15 @@ extern "C" __global__ void layer_norm(const __grid_constant__ NormArgs a) {
 #define MAP_SOFT_CAP 5
 #define MAP_ROUND_F16 6
 #define MAP_ROUND_BF16 7
+#define MAP_SOFTPLUS 8
 
 struct MapArgs {
     const float* a;
     const float* b;
     float* out;
     u64 n;
-    // Elements of b; element i of the result takes b[i % period].
-    u64 period;
+    // Element i of the result takes b[i / repeat % period].
+    u64 repeat, period;
     int map, activation;
     float number;
 };
@@ -60,15 +61,17 @@ extern "C" __global__ void elementwise(const __grid_constant__ MapArgs m) {
     begin();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= m.n) return;
-    float a = m.a[i];
+    float a = m.a[i], b = 0.0f;
+    if (m.b) b = m.b[(m.repeat > 1 ? i / m.repeat : i) % m.period];
     switch (m.map) {
-        case MAP_ADD: a = a + m.b[i % m.period]; break;
-        case MAP_MUL: a = a * m.b[i % m.period]; break;
+        case MAP_ADD: a = a + b; break;
+        case MAP_MUL: a = a * b; break;
         case MAP_ACTIVATE: a = activate(m.activation, a); break;
-        case MAP_GATED: a = activate(m.activation, a) * m.b[i % m.period]; break;
+        case MAP_GATED: a = activate(m.activation, a) * b; break;
         case MAP_SCALE: a = a * m.number; break;
         case MAP_ROUND_F16: a = half_to_float(float_to_half(a)); break;
         case MAP_ROUND_BF16: a = bf16_to_float(float_to_bf16(a)); break;
+        case MAP_SOFTPLUS: a = fmaxf(a, 0.0f) + log1pf(expf(-fabsf(a))); break;
         default: a = m.number * tanhf(a / m.number);
     }
     m.out[i] = a;

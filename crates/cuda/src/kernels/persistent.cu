@@ -29,6 +29,8 @@ struct PersistentAttend {
     AttendArgs args;
     KvLayer kv;
     ClassPlan plan;
+    // Ops are copied in units of 16 bytes.
+    u64 unused;
 };
 
 struct PersistentOp {

@@ -49,7 +49,14 @@ fn snapshots_move_between_the_devices() {
     let (cpu, device) = (cpu(), device());
     let directions = [[&*cpu, &*device], [&*device, &*cpu]];
     for direction in directions {
-        for name in ["llama_plain", "gemma3", "mistral"] {
+        for name in [
+            "llama_plain",
+            "gemma3",
+            "mistral",
+            "qwen35",
+            "mamba2",
+            "lfm2moe",
+        ] {
             let model = fixture(name);
             let tokens = some_tokens(&model, 60);
             for storage in ["f32", "f16", "q8", "q4"] {

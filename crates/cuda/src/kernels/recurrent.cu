@@ -1,0 +1,202 @@
+
+// Ops whose memory is a state that every token of a sequence replaces.
+//
+// A thread takes its part of the states through all tokens of a step, in order. What it reads of a stored state, an earlier step or
+// this thread has written. One form serves prompts and single tokens, so a row has the same bits in every step.
+
+// Sources of states that are no cells, numbered as `plan.rs` numbers them.
+#define PREVIOUS_STATE 0xfffffffeu
+#define ZERO_STATE 0xffffffffu
+
+// What the plan of the layers with states is in the step's buffer, as offsets in 32-bit words.
+struct StatePlan {
+    u32 writes, sources;
+};
+
+// A head's state in a cell.
+__device__ __forceinline__ float* state_at(const KvLayer& kv, u32 cell, int head) {
+    return (float*)row_of(kv, true, cell, head, kv.value_row);
+}
+
+struct ConvArgs {
+    const float* x;
+    const float* weight;
+    const float* bias;
+    float* out;
+    const u32* step;
+    const KvLayer* layers;
+    int layer, tokens, channels, taps, activation;
+};
+
+// A thread for each channel. `window` has the last inputs of the channel, the oldest first; with fewer taps than TAPS, its first
+// elements and their weights stay zero.
+template <int TAPS>
+__device__ __forceinline__ void convolve(const ConvArgs& a) {
+    begin();
+    int channel = blockIdx.x * blockDim.x + threadIdx.x;
+    if (channel >= a.channels) return;
+    const KvLayer kv = a.layers[a.layer];
+    const StatePlan plan = *(const StatePlan*)(a.step + kv.plan);
+    const u32 *sources = a.step + plan.sources, *writes = a.step + plan.writes;
+    int first = TAPS - a.taps;
+    float weights[TAPS], window[TAPS];
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        weights[i] = i >= first ? a.weight[(long long)channel * a.taps + i - first] : 0.0f;
+        window[i] = 0.0f;
+    }
+    float bias = a.bias ? a.bias[channel] : 0.0f;
+    // Inputs of several tokens are loaded at once.
+    constexpr int AHEAD = 8;
+    for (int base = 0; base < a.tokens; base += AHEAD) {
+        float x[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            x[i] = base + i < a.tokens ? a.x[(long long)(base + i) * a.channels + channel] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int token = base + i;
+            if (token >= a.tokens) break;
+            u32 source = sources[token], cell = writes[token];
+            if (source != PREVIOUS_STATE) {
+                const float* from = source == ZERO_STATE ? nullptr : state_at(kv, source, 0) + channel;
+#pragma unroll
+                for (int j = 0; j < TAPS - 1; j++) {
+                    bool held = from != nullptr && j >= first;
+                    window[j] = held ? from[(long long)(j - first) * a.channels] : 0.0f;
+                }
+            }
+            window[TAPS - 1] = x[i];
+            float sum = bias;
+#pragma unroll
+            for (int j = 0; j < TAPS; j++) sum = fmaf(weights[j], window[j], sum);
+            a.out[(long long)token * a.channels + channel] = activate(a.activation, sum);
+#pragma unroll
+            for (int j = 0; j < TAPS - 1; j++) {
+                if (j >= first) window[j] = window[j + 1];
+            }
+            if (cell != NO_CELL) {
+                float* to = state_at(kv, cell, 0) + channel;
+#pragma unroll
+                for (int j = 0; j < TAPS - 1; j++) {
+                    if (j >= first) to[(long long)(j - first) * a.channels] = window[j];
+                }
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) causal_conv_few(const __grid_constant__ ConvArgs a) { convolve<4>(a); }
+
+extern "C" __global__ void __launch_bounds__(128) causal_conv_many(const __grid_constant__ ConvArgs a) { convolve<16>(a); }
+
+struct LinearAttentionArgs {
+    const float* q;
+    const float* k;
+    const float* v;
+    const float* decay;
+    // With it, a token adds what its key does not yet give: the delta rule.
+    const float* beta;
+    float* out;
+    const u32* step;
+    const KvLayer* layers;
+    // Heads of keys and of values; elements of a key and of a value. Heads of values share keys in turns or in blocks.
+    int layer, tokens, groups, heads, depth, width, turns;
+    float scale;
+};
+
+// Lanes that share a column of a state.
+#define STATE_LANES 8
+
+__device__ __forceinline__ float column_sum(float x) {
+#pragma unroll
+    for (int step = STATE_LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(FULL_MASK, x, step);
+    return x;
+}
+
+// Eight lanes for each column of a head's states, of whose elements a lane has every eighth: at most ROWS. Elements past the state's
+// end are zero.
+template <int ROWS>
+__device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
+    begin();
+    int lane = threadIdx.x % STATE_LANES, column = (blockIdx.x * blockDim.x + threadIdx.x) / STATE_LANES, head = blockIdx.y;
+    // Lanes without a column take part in the sums.
+    bool exists = column < a.width;
+    int group = a.turns ? head % a.groups : head / (a.heads / a.groups);
+    const KvLayer kv = a.layers[a.layer];
+    const StatePlan plan = *(const StatePlan*)(a.step + kv.plan);
+    const u32 *sources = a.step + plan.sources, *writes = a.step + plan.writes;
+    float state[ROWS], next_key[ROWS], next_query[ROWS], next_value = 0.0f, next_decay = 0.0f, next_beta = 0.0f;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) state[r] = next_key[r] = next_query[r] = 0.0f;
+    auto load = [&](int token) {
+        long long keys = ((long long)token * a.groups + group) * a.depth, gate = (long long)token * a.heads + head;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            int n = r * STATE_LANES + lane;
+            if (n < a.depth) next_key[r] = a.k[keys + n], next_query[r] = a.q[keys + n];
+        }
+        if (exists) next_value = a.v[gate * a.width + column];
+        next_decay = a.decay[gate];
+        if (a.beta) next_beta = a.beta[gate];
+    };
+    if (a.tokens > 0) load(0);
+    for (int token = 0; token < a.tokens; token++) {
+        float key[ROWS], query[ROWS], update = next_value, factor = expf(next_decay), beta = next_beta;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) key[r] = next_key[r], query[r] = next_query[r];
+        // The next token's operands are loaded while this one is computed.
+        if (token + 1 < a.tokens) load(token + 1);
+        u32 source = sources[token], cell = writes[token];
+        if (source != PREVIOUS_STATE) {
+            const float* from = source == ZERO_STATE || !exists ? nullptr : state_at(kv, source, head) + column;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                int n = r * STATE_LANES + lane;
+                state[r] = from != nullptr && n < a.depth ? from[(long long)n * a.width] : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) state[r] *= factor;
+        // Two sums, so that one waits for the other's addition.
+        if (a.beta) {
+            float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) sums[r % 2] = fmaf(key[r], state[r], sums[r % 2]);
+            update = beta * (update - column_sum(sums[0] + sums[1]));
+        }
+        float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            state[r] = fmaf(key[r], update, state[r]);
+            sums[r % 2] = fmaf(query[r], state[r], sums[r % 2]);
+        }
+        float sum = column_sum(sums[0] + sums[1]);
+        if (exists && lane == 0) a.out[((long long)token * a.heads + head) * a.width + column] = a.scale * sum;
+        if (cell != NO_CELL && exists) {
+            float* to = state_at(kv, cell, head) + column;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                int n = r * STATE_LANES + lane;
+                if (n < a.depth) to[(long long)n * a.width] = state[r];
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128) linear_attention_32(const __grid_constant__ LinearAttentionArgs a) {
+    attend_states<4>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(128) linear_attention_64(const __grid_constant__ LinearAttentionArgs a) {
+    attend_states<8>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(128) linear_attention_128(const __grid_constant__ LinearAttentionArgs a) {
+    attend_states<16>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(128) linear_attention_256(const __grid_constant__ LinearAttentionArgs a) {
+    attend_states<32>(a);
+}
