@@ -1,7 +1,7 @@
 //! `Drafter`: a second model that proposes candidates for all sequences of a target.
 
 use super::draft::DraftModel;
-use super::eagle3::EagleHead;
+use super::head::HeadDraft;
 use super::level_search::{Children, TreeGrowth, TreeLevel};
 use super::proposal::Proposal;
 use super::tree_proposal::TreeProposal;
@@ -93,7 +93,7 @@ impl Drafter {
     ) -> Result<Drafter, RuntimeError> {
         let needs_features = draft.artifact().draft_head.is_some();
         let draft: Box<dyn Draft> = match needs_features {
-            true => Box::new(EagleHead::new(draft, target, backend, options, sequences)?),
+            true => Box::new(HeadDraft::new(draft, target, backend, options, sequences)?),
             false => Box::new(DraftModel::new(draft, target, backend, options, sequences)?),
         };
         let state = DrafterState {

@@ -7,7 +7,7 @@ mod adaptive;
 mod costs;
 mod draft;
 mod drafter;
-mod eagle3;
+mod head;
 mod level_search;
 mod ngram;
 mod options;

@@ -1,4 +1,4 @@
-//! `EagleHead`: an Eagle3 draft head, one layer that works on features of the target.
+//! `HeadDraft`: an Eagle3 draft head, one layer that works on features of the target.
 
 use super::drafter::{Draft, DraftPart};
 use super::level_search::{Children, TreeLevel, most_likely};
@@ -16,7 +16,7 @@ use kv::{CacheSession, Cells, SeqId};
 use std::ops::Range;
 
 /// A draft head with its own cache.
-pub(super) struct EagleHead {
+pub(super) struct HeadDraft {
     module: Module,
     session: CacheSession<Cells>,
     embedding: EmbeddingTable,
@@ -46,7 +46,7 @@ struct EmbeddingTable {
     width: usize,
 }
 
-impl EagleHead {
+impl HeadDraft {
     /// Loads a head for a target, which must have been opened with the feature layers of the head.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl EagleHead {
         backend: &dyn Backend,
         options: &RunnerOptions,
         sequences: usize,
-    ) -> Result<EagleHead, RuntimeError> {
+    ) -> Result<HeadDraft, RuntimeError> {
         let artifact = head.artifact();
         let embedding = EmbeddingTable::of(target)?;
         check(artifact, target, &embedding)?;
@@ -73,7 +73,7 @@ impl EagleHead {
         let bytes = new_kv(backend, &cache)?;
         let session = CacheSession::new("cells", Cells::new(&cache), bytes);
         let bound = Some(session.entry().clone());
-        Ok(EagleHead {
+        Ok(HeadDraft {
             module: Module::bind(artifact, backend, &options.compile, bound)?,
             session,
             embedding,
@@ -194,7 +194,7 @@ struct HeadRows {
     wanted: Vec<i32>,
 }
 
-impl EagleHead {
+impl HeadDraft {
     /// Runs the step that the session has declared. Returns the children of each wanted row, and keeps the features after it
     /// in its sequence; `wanted` has for each sequence the number of its wanted rows and of their children.
     fn forward(
@@ -243,7 +243,7 @@ fn floats(value: Value) -> Vec<f32> {
 }
 
 /// Pairs of a feature and the token after it are fed: the position of a pair is that of its feature.
-impl Draft for EagleHead {
+impl Draft for HeadDraft {
     fn max_step_tokens(&self) -> usize {
         self.max_step
     }
