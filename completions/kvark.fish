@@ -68,12 +68,13 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File wit
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
 eagle3\t''
+mtp\t''
 auto\t''
 none\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
@@ -158,12 +159,13 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l grammar -d 'File wi
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
 eagle3\t''
+mtp\t''
 auto\t''
 none\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
@@ -235,7 +237,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d '
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s m -l model -d 'A model, as a flag; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model or an Eagle3 head; -md too' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the model itself carries; -md too' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l host -d 'Address to listen on; 0.0.0.0 for all networks' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l port -d 'Port to listen on; 0 for any free one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l parallel -l slots -l np -d 'Requests that run at once' -r
@@ -507,7 +509,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'

@@ -177,7 +177,7 @@ fn a_model_without_a_head_is_refused_by_what_is_missing() {
         ),
     ] {
         let error = import::open_with(&path(name), &head_options()).unwrap_err();
-        assert_eq!(error.kind(), ImportErrorKind::Unsupported);
+        assert_eq!(error.kind(), ImportErrorKind::Value);
         let text = error.to_string();
         assert!(text.contains(missing), "{text}");
         assert!(!text.contains('\n'));

@@ -11,7 +11,7 @@ use crate::transformer::build_mtp;
 /// Lowers the head to the one method `forward`. Of several such blocks, the first one is the head.
 ///
 /// # Errors
-/// `Unsupported` with what is missing if the file carries no head, or one of an architecture whose heads are not known.
+/// `Value` with what is missing if the file carries no head, and `Unsupported` if heads of its architecture are not known.
 pub(super) fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
     let source = TrackedTensors::new(file);
     let reader = architecture_reader(file, &source)?;
@@ -19,10 +19,8 @@ pub(super) fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel
     let Some(block) = reader.mtp_block()? else {
         let key = reader.keys.name("nextn_predict_layers");
         let tensor = mtp_tensor(reader.layer_count()?);
-        let what = format!(
-            "speculation with an MTP head that the model does not carry ({key} and tensor {tensor})"
-        );
-        return Err(ImportError::unsupported(what));
+        let reason = format!("carries no MTP head: it needs {key} and tensor {tensor}");
+        return Err(ImportError::value("the model", reason));
     };
     if !reader.architecture.mtp {
         let what = format!("the MTP head of the architecture {architecture}");

@@ -1,4 +1,4 @@
-//! `HeadDraft`: an Eagle3 draft head, one layer that works on features of the target.
+//! `HeadDraft`: a draft head, one layer that works on features of the target.
 
 use super::drafter::{Draft, DraftPart};
 use super::level_search::{Children, TreeLevel, most_likely};
@@ -11,7 +11,7 @@ use backend::Backend;
 use base::{Bytes, DType};
 use graph::ops::{Gather, Op};
 use graph::{Data, Dim, Graph, TensorId, TensorKind, Value};
-use import::Artifact;
+use import::{Artifact, HeadKind};
 use kv::{CacheSession, Cells, SeqId};
 use std::ops::Range;
 
@@ -19,7 +19,10 @@ use std::ops::Range;
 pub(super) struct HeadDraft {
     module: Module,
     session: CacheSession<Cells>,
-    embedding: EmbeddingTable,
+    /// The target's embeddings, for heads that take them in the place of tokens.
+    embedding: Option<EmbeddingTable>,
+    /// Whether features are fused into a state of the head's width.
+    fuses: bool,
     /// The token of the target for each token of the head.
     target_tokens: Vec<u32>,
     width: usize,
@@ -59,9 +62,17 @@ impl HeadDraft {
         sequences: usize,
     ) -> Result<HeadDraft, RuntimeError> {
         let artifact = head.artifact();
-        let embedding = EmbeddingTable::of(target)?;
-        check(artifact, target, &embedding)?;
         let facts = artifact.draft_head.as_ref().ok_or_else(not_a_head)?;
+        let embedding = match facts.kind {
+            HeadKind::Eagle3 => Some(EmbeddingTable::of(target)?),
+            HeadKind::Mtp => None,
+        };
+        let hidden = embedding.as_ref().map(|table| table.width);
+        check(
+            artifact,
+            target,
+            hidden.unwrap_or(target.facts().hidden_size),
+        )?;
         let context = options.context.unwrap_or(target.facts().context_length);
         let options = RunnerOptions {
             context: Some(context),
@@ -77,6 +88,7 @@ impl HeadDraft {
             module: Module::bind(artifact, backend, &options.compile, bound)?,
             session,
             embedding,
+            fuses: artifact.method("fuse").is_some(),
             target_tokens: facts.target_tokens.clone(),
             width: head.facts().hidden_size,
             feature_width: facts.target_layers.len() * facts.target_hidden_size,
@@ -87,13 +99,13 @@ impl HeadDraft {
 }
 
 fn not_a_head() -> RuntimeErrorKind {
-    RuntimeErrorKind::InvalidOptions("the draft is not an Eagle3 head".into())
+    RuntimeErrorKind::InvalidOptions("the draft is not a head".into())
 }
 
 /// Returns an error unless the head fits the target.
-fn check(head: &Artifact, target: &Model, embedding: &EmbeddingTable) -> Result<(), RuntimeError> {
+fn check(head: &Artifact, target: &Model, hidden: usize) -> Result<(), RuntimeError> {
     let facts = head.draft_head.as_ref().ok_or_else(not_a_head)?;
-    let (hidden, vocab) = (embedding.width, target.facts().vocab_size);
+    let vocab = target.facts().vocab_size;
     let layers = target.facts().caches.len();
     let wrong = |reason: String| {
         let reason = format!("the draft head is of another model: {reason}");
@@ -203,12 +215,19 @@ impl HeadDraft {
         wanted: impl Iterator<Item = (SeqId, usize, usize)>,
     ) -> Result<Vec<Vec<Children>>, RuntimeError> {
         let (n, width) = (rows.tokens.len(), self.width);
-        let mut embedded = Vec::with_capacity(n * width);
-        for token in rows.tokens {
-            self.embedding.push(token, width, &mut embedded);
-        }
+        let tokens = match &self.embedding {
+            Some(table) => {
+                let mut embedded = Vec::with_capacity(n * width);
+                for token in rows.tokens {
+                    table.push(token, width, &mut embedded);
+                }
+                Value::f32([n, width], embedded)
+            }
+            // A token is below the size of the vocabulary, which an i32 holds.
+            None => Value::i32([n], rows.tokens.iter().map(|t| *t as i32).collect()),
+        };
         let inputs = [
-            Value::f32([n, width], embedded),
+            tokens,
             Value::f32([n, width], rows.hidden),
             Value::i32([n], rows.positions),
             Value::i32([rows.wanted.len()], rows.wanted),
@@ -300,9 +319,14 @@ impl Draft for HeadDraft {
             rows.wanted.push(rows.positions.len() as i32 - 1);
             sequences.resize(rows.positions.len(), part.seq);
         }
-        let features = Value::f32([sequences.len(), self.feature_width], features);
-        let fused = self.module.execute("fuse", &[features])?;
-        rows.hidden = floats(fused.into_iter().next().expect("fuse has one output"));
+        rows.hidden = match self.fuses {
+            true => {
+                let features = Value::f32([sequences.len(), self.feature_width], features);
+                let fused = self.module.execute("fuse", &[features])?;
+                floats(fused.into_iter().next().expect("fuse has one output"))
+            }
+            false => features,
+        };
         self.session.begin_step(&sequences)?;
         let wanted = parts.iter().map(|part| (part.seq, 1, part.proposal.top_k));
         let children = self.forward(rows, wanted)?;
