@@ -390,7 +390,7 @@ _kvark() {
                     return 0
                     ;;
                 --spec-type)
-                    COMPREPLY=($(compgen -W "ngram draft eagle3 auto none" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "ngram draft eagle3 mtp auto none" -- "${cur}"))
                     return 0
                     ;;
                 --model-draft)
@@ -1566,7 +1566,7 @@ _kvark() {
                     return 0
                     ;;
                 --spec-type)
-                    COMPREPLY=($(compgen -W "ngram draft eagle3 auto none" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "ngram draft eagle3 mtp auto none" -- "${cur}"))
                     return 0
                     ;;
                 --model-draft)

@@ -71,7 +71,7 @@ class _EngineOptions(_SamplingOptions, total=False):
     grammar: str | None
     lark: str | None
     logprobs: int | bool | None
-    speculation: Literal["ngram", "draft", "eagle3", "auto"] | bool | None
+    speculation: Literal["ngram", "draft", "eagle3", "mtp", "auto"] | bool | None
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: str | None
 

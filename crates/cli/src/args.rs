@@ -14,6 +14,7 @@ use kvark::hub::ModelRef;
 use kvark::memory::MemoryLimit;
 use kvark::model::gguf::SplitName;
 use kvark::model::{FeatureLayers, ModelFacts, OpenOptions};
+use kvark::speculative::DraftSource;
 use kvark::text::Message;
 use kvark::{Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
@@ -122,6 +123,14 @@ pub(crate) fn set_default_model(name: String) {
 /// Resolves a path, a name or a reference to a file. Downloads a model that is not present.
 pub(crate) fn model_path(name: &str) -> Result<PathBuf> {
     catalogue::resolve(&name.parse()?)
+}
+
+/// The path of a draft's file, or the name that stands for the head that the model itself carries.
+pub(crate) fn draft_path(name: &str) -> Result<PathBuf> {
+    match name {
+        DraftSource::MTP => Ok(name.into()),
+        _ => model_path(name),
+    }
 }
 
 /// Warns if the requested context is longer than the trained one. Loading rejects a context above the model's limit.

@@ -16,7 +16,8 @@ use kvark::RunnerOptions;
 use kvark::backend::CompileOptions;
 use kvark::cache::KvStorage;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
-use kvark::model::{Blueprint, ModelFacts};
+use kvark::model::{Blueprint, FeatureLayers, ModelFacts, OpenOptions};
+use kvark::speculative::DraftSource;
 use room::Room;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ pub(crate) struct Plan {
     threads: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Path, name or reference of a draft model, planned with the same options
+    /// Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
     /// Most memory that snapshots of recurrent layers' states may take, such as 64M; a model of attention alone has none
@@ -104,7 +105,19 @@ enum Source {
 }
 
 impl Subject {
-    fn open(path: &Path, context: Option<u32>) -> Result<Subject> {
+    /// The MTP head that a model's file carries.
+    fn mtp_head(&self) -> Result<Subject> {
+        let Source::File(model) = &self.source else {
+            bail!("a configuration carries no MTP head");
+        };
+        let head = kvark::model::mtp_head(model)?;
+        Ok(Subject {
+            name: format!("the MTP head of {}", self.name),
+            source: Source::File(Box::new(head)),
+        })
+    }
+
+    fn open(path: &Path, context: Option<u32>, feature_layers: FeatureLayers) -> Result<Subject> {
         let named = |name: Option<&str>, architecture: &str| {
             let file = path.file_stem().and_then(|stem| stem.to_str());
             let name = name.or(file).unwrap_or("the model");
@@ -117,7 +130,12 @@ impl Subject {
                 source: Source::Config(Box::new(blueprint)),
             });
         }
-        let artifact = kvark::model::open_artifact(path, context.map(|n| n as usize))?;
+        let options = OpenOptions {
+            context: context.map(|n| n as usize),
+            feature_layers,
+            ..OpenOptions::default()
+        };
+        let artifact = kvark::model::open_artifact_with(path, &options)?;
         Ok(Subject {
             name: named(artifact.name.as_deref(), &artifact.architecture),
             source: Source::File(Box::new(artifact)),
@@ -135,16 +153,32 @@ impl Subject {
 impl Plan {
     pub(crate) fn execute(self) -> Result<()> {
         let longest = self.ctx_size.iter().copied().max();
-        let subject = Subject::open(&self.model.path()?, longest)?;
-        let draft = self.model_draft.as_deref();
-        let draft = draft.map(|name| Subject::open(&args::model_path(name)?, longest));
-        let draft = draft.transpose()?;
+        let open = |path: &Path, features| Subject::open(path, longest, features);
+        let path = self.model.path()?;
+        let (subject, draft) = match self.model_draft.as_deref() {
+            Some(DraftSource::MTP) => {
+                let subject = open(&path, FeatureLayers::Mtp)?;
+                let head = subject.mtp_head()?;
+                (subject, Some(head))
+            }
+            Some(name) => {
+                let subject = open(&path, FeatureLayers::None)?;
+                let draft = open(&args::model_path(name)?, FeatureLayers::None)?;
+                (subject, Some(draft))
+            }
+            None => (open(&path, FeatureLayers::None)?, None),
+        };
         args::warn_of_context(subject.planned()?.facts(), longest);
         let backend = self.device.backend()?;
         let plan = |context: Option<u32>, storage: Option<KvStorage>| -> Result<MemoryPlan> {
             let runner_options = self.runner_options(context, storage);
-            let of = |subject: &Subject, draft| {
+            let shares = self.model_draft.as_deref() == Some(DraftSource::MTP);
+            let of = |subject: &Subject, model: Option<&Subject>, draft| {
                 let planned = subject.planned()?;
+                let planned = match model.filter(|_| shares) {
+                    Some(model) => planned.sharing_with(&model.planned()?),
+                    None => planned,
+                };
                 Ok(MemoryPlan::new(
                     &planned,
                     &*backend,
@@ -153,8 +187,9 @@ impl Plan {
                     draft,
                 )?)
             };
-            let draft: Option<Result<MemoryPlan>> = draft.as_ref().map(|s| of(s, None));
-            of(&subject, draft.transpose()?)
+            let draft: Option<Result<MemoryPlan>> =
+                draft.as_ref().map(|s| of(s, Some(&subject), None));
+            of(&subject, None, draft.transpose()?)
         };
         let first = plan(
             self.ctx_size.first().copied(),

@@ -39,7 +39,8 @@ pub(crate) struct Serve {
     model: Vec<String>,
     #[command(flatten)]
     hub: HubArgs,
-    /// Draft of the default model for requests with spec_type: a smaller model or an Eagle3 head; -md too
+    /// Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the
+    /// model itself carries; -md too
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
     /// Address to listen on; 0.0.0.0 for all networks
@@ -159,7 +160,7 @@ impl Serve {
             draft: self
                 .model_draft
                 .as_deref()
-                .map(args::model_path)
+                .map(args::draft_path)
                 .transpose()?,
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,

@@ -6,8 +6,10 @@ use crate::named_value::NamedValue;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::memory::CacheKind;
-use kvark::model::{FeatureLayers, OpenOptions};
-use kvark::speculative::{Drafter, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts};
+use kvark::model::FeatureLayers;
+use kvark::speculative::{
+    DraftSource, Drafter, SpecOptions, SpecStats, SpecType, Speculator, VerifyCosts,
+};
 use kvark::{BatchRunner, Model};
 use std::path::PathBuf;
 
@@ -16,12 +18,12 @@ use std::path::PathBuf;
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpecArgs {
     /// Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the
-    /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), auto (what is there, where it pays) or none
+    /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none
     /// [default: none, or the kind of -md]
     #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = spec_types())]
     spec_type: Option<SpecChoice>,
     /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
-    /// NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its
+    /// NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its
     /// config.json, or their folder
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
@@ -60,14 +62,13 @@ fn spec_type(name: &str) -> Result<SpecChoice, String> {
 }
 
 /// A draft that was opened before its target, which must give it features.
-pub(crate) struct OpenDraft(Option<Model>);
+pub(crate) struct OpenDraft(Option<DraftSource>);
 
 impl OpenDraft {
     /// The target's layers whose inputs the draft needs.
     pub(crate) fn feature_layers(&self) -> FeatureLayers {
-        let head = self.0.as_ref().map(Model::artifact);
-        let layers = head.and_then(Drafter::feature_layers);
-        layers.cloned().unwrap_or_default()
+        let source = self.0.as_ref();
+        source.map(DraftSource::feature_layers).unwrap_or_default()
     }
 
     /// Loads the draft.
@@ -82,8 +83,7 @@ impl OpenDraft {
         };
         let backend = engine.device.backend()?;
         let options = engine.runner_options()?;
-        let draft = Drafter::new(draft, target, &*backend, &options, sequences)?;
-        Ok(Some(draft))
+        Ok(draft.load(target, &*backend, &options, sequences)?)
     }
 }
 
@@ -101,30 +101,27 @@ impl SpecArgs {
         let kind = self.spec_type.and_then(|SpecChoice(kind)| kind);
         let path = match (&self.model_draft, kind) {
             (_, Some(SpecType::Ngram)) => None,
-            (Some(name), _) if self.is_on() => Some(args::model_path(name)?),
+            (Some(name), _) if self.is_on() => Some(args::draft_path(name)?),
+            (None, Some(SpecType::Mtp)) => Some(DraftSource::MTP.into()),
             (None, Some(SpecType::Eagle3)) => default_head::beside(&model.path()?)?,
             // Without a head, other proposers are left.
             (None, Some(SpecType::Auto)) => default_head::beside(&model.path()?).unwrap_or(None),
             _ => None,
         };
-        let open = |path: PathBuf| {
-            let options = OpenOptions {
-                context: engine.ctx_size.map(|n| n as usize),
-                ..OpenOptions::default()
-            };
-            Model::open_with(&path, &options)
-        };
-        Ok(OpenDraft(path.map(open).transpose()?))
+        let context = engine.ctx_size.map(|n| n as usize);
+        let source = path.map(|path| DraftSource::open(&path, context));
+        Ok(OpenDraft(match (source.transpose()?, kind) {
+            (None, Some(SpecType::Auto)) => Some(DraftSource::MtpIfCarried),
+            (source, _) => source,
+        }))
     }
 
     /// The options, or `None` for plain decoding.
     pub(crate) fn options(&self, draft: &OpenDraft) -> Result<Option<SpecOptions>> {
-        let is_head = draft.0.as_ref().map(|d| d.artifact().draft_head.is_some());
-        let kind = match (self.spec_type, is_head) {
-            (Some(SpecChoice(kind)), _) => kind,
-            (None, Some(true)) => Some(SpecType::Eagle3),
-            (None, Some(false)) => Some(SpecType::Draft),
-            (None, None) => None,
+        let drafted = draft.0.as_ref().map(DraftSource::kind);
+        let kind = match self.spec_type {
+            Some(SpecChoice(kind)) => kind,
+            None => drafted,
         };
         let Some(kind) = kind else {
             let sizes = [self.spec_tree, self.spec_depth, self.spec_topk];
@@ -133,17 +130,25 @@ impl SpecArgs {
             }
             return Ok(None);
         };
-        match (kind, is_head) {
+        match (kind, drafted) {
             (SpecType::Draft, None) => {
                 bail!("--spec-type draft needs a draft model: name it with --model-draft")
             }
-            (SpecType::Draft, Some(true)) => {
+            (SpecType::Draft, Some(SpecType::Eagle3)) => {
                 bail!("--model-draft is an Eagle3 head: use --spec-type eagle3")
             }
             (SpecType::Eagle3, None) => bail!(
                 "--spec-type eagle3 needs a head: name it with --model-draft, or put it beside the model as NAME.eagle3.gguf"
             ),
-            (SpecType::Eagle3, Some(false)) => {
+            (SpecType::Draft | SpecType::Eagle3, Some(SpecType::Mtp)) => {
+                bail!("--model-draft mtp is the head that the model carries: use --spec-type mtp")
+            }
+            (SpecType::Mtp, Some(SpecType::Draft | SpecType::Eagle3)) => {
+                bail!(
+                    "--spec-type mtp uses the head that the model carries: leave --model-draft out"
+                )
+            }
+            (SpecType::Eagle3, Some(SpecType::Draft)) => {
                 bail!("--model-draft is not an Eagle3 head: use --spec-type draft")
             }
             (SpecType::Ngram, _) if self.model_draft.is_some() => {

@@ -7,7 +7,7 @@ use base::Bytes;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::genai::{self, GenAi, SidecarFiles};
 use crate::gguf::{self, Gguf};
-use crate::lowered::{DraftHead, ImportOptions, LoweredModel, Method};
+use crate::lowered::{DraftHead, FeatureLayers, ImportOptions, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
@@ -101,6 +101,21 @@ impl Format {
 impl Artifact {
     /// Lowers a parsed file.
     pub fn from_file(file: ModelFile, options: &ImportOptions) -> Result<Artifact, ImportError> {
+        let is_gguf = matches!(file, ModelFile::Gguf(_));
+        if options.mtp_head && !is_gguf {
+            let format = file.format().name();
+            let what = format!("an MTP head in a file of the format {format}");
+            return Err(ImportError::unsupported(what));
+        }
+        // Only GGUF files carry MTP heads.
+        let without = ImportOptions {
+            feature_layers: FeatureLayers::None,
+            ..options.clone()
+        };
+        let options = match options.feature_layers {
+            FeatureLayers::Mtp if !is_gguf => &without,
+            _ => options,
+        };
         let LoweredModel {
             name,
             architecture,

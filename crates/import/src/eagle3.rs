@@ -3,7 +3,7 @@
 use graph::ops::{Activation, RopeLayout};
 
 use crate::error::ImportError;
-use crate::lowered::{DraftHead, FeatureLayers, LoweredModel, Method};
+use crate::lowered::{DraftHead, FeatureLayers, HeadKind, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
 use crate::transformer::{
     AttentionSpec, Biases, ContextMode, Eagle3Spec, KvSource, LayerSpec, Mixer, Mlp, Norm,
@@ -103,6 +103,7 @@ pub(crate) fn lower(
         methods: build_eagle3(&spec, lookup)?.map(method).to_vec(),
         facts,
         draft_head: Some(DraftHead {
+            kind: HeadKind::Eagle3,
             target_layers: head.target_layers,
             target_hidden_size: head.target_hidden_size,
             target_tokens: head.target_tokens,

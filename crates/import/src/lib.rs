@@ -30,5 +30,5 @@ pub mod transformer;
 
 pub use artifact::{Artifact, Format, ModelFile, format_of, open, open_with};
 pub use error::{ImportError, ImportErrorKind};
-pub use lowered::{DraftHead, FeatureLayers, ImportOptions, LoweredModel, Method};
+pub use lowered::{DraftHead, FeatureLayers, HeadKind, ImportOptions, LoweredModel, Method};
 pub use model_facts::{ModelFacts, Pooling};

@@ -20,9 +20,20 @@ pub struct LoweredModel {
     pub draft_head: Option<DraftHead>,
 }
 
+/// The kinds of draft heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadKind {
+    /// A file of its own, which takes the inputs of several layers.
+    Eagle3,
+    /// A block of the model's file behind its last layer, which takes the model's last state.
+    Mtp,
+}
+
 /// A draft head: what it needs of its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftHead {
+    /// Its kind.
+    pub kind: HeadKind,
     /// The target's layers whose inputs are the features, in the order in which the head takes them.
     pub target_layers: FeatureLayers,
     /// Width of the target's residual stream.
@@ -50,6 +61,8 @@ pub struct ImportOptions {
     pub context_length: Option<usize>,
     /// Keep the inputs and outputs of exported decoders instead of rewriting them for runners.
     pub as_exported: bool,
+    /// Lower the MTP head that a model's file carries in the place of the model (GGUF only).
+    pub mtp_head: bool,
     /// Build decoders without head and caches, so that they return hidden states (GGUF only).
     pub hidden_states: bool,
     /// Layers whose inputs a decoder returns for every token, as further outputs after the logits (GGUF, and `.pt2` files
@@ -67,6 +80,8 @@ pub enum FeatureLayers {
     Listed(Vec<usize>),
     /// Layers 2, L/2 and L − 3 of L, which a head uses that names none.
     Standard,
+    /// The normalised last state, for the MTP head that the model's file carries; none if the file carries none.
+    Mtp,
 }
 
 impl FeatureLayers {
@@ -76,6 +91,7 @@ impl FeatureLayers {
             FeatureLayers::None => 0,
             FeatureLayers::Listed(list) => list.len(),
             FeatureLayers::Standard => 3,
+            FeatureLayers::Mtp => 1,
         }
     }
 
@@ -84,7 +100,8 @@ impl FeatureLayers {
         self.len() == 0
     }
 
-    /// The layers of a decoder that has this many.
+    /// The layers of a decoder that has this many. This number itself stands for the model's head, whose input is the normalised last
+    /// state.
     ///
     /// # Errors
     /// `Value` if the decoder has no such layer.
@@ -92,6 +109,7 @@ impl FeatureLayers {
         let wrong = |reason| ImportError::value("a layer of the features", reason);
         let found = match self {
             FeatureLayers::None => vec![],
+            FeatureLayers::Mtp => return Ok(vec![layers]),
             FeatureLayers::Listed(list) => list.clone(),
             FeatureLayers::Standard if layers < 4 => {
                 let reason = format!("is L - 3 of L layers, and the model has {layers} layers");

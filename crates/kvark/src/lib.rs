@@ -37,10 +37,12 @@ pub mod hub {
 pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
-        Artifact, DraftHead, FeatureLayers, Format, ImportError, ImportErrorKind, Method,
+        Artifact, DraftHead, FeatureLayers, Format, HeadKind, ImportError, ImportErrorKind, Method,
         ModelFacts, ModelFile, Pooling, format_of, genai, gguf, onnx, pt2, pte, safetensors,
     };
-    pub use ::runtime::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
+    pub use ::runtime::{
+        Model, OpenOptions, mtp_head, open_artifact, open_artifact_with, open_tokenizer,
+    };
 }
 
 /// Text generation and scoring with a decoder: runners, samplers and the generation loop.
@@ -60,7 +62,7 @@ pub mod generate {
 /// Speculative decoding: trees of candidates that the target verifies in one forward.
 pub mod speculative {
     pub use ::runtime::{
-        DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
+        DepthStats, DraftSource, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
         TreeProposal, VerifyCosts, VerifyResult, verify_tree,
     };
 }

@@ -6,7 +6,7 @@ use kvark::backend::Backend;
 use kvark::embed::Embedder;
 use kvark::engine::{Engine, SchedulerOptions};
 use kvark::grammar::GrammarCompiler;
-use kvark::speculative::Drafter;
+use kvark::speculative::{DraftSource, Drafter};
 use kvark::text::EncodeOptions;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) struct Loaded {
     pub(crate) path: PathBuf,
     pub(crate) slots: usize,
     /// A draft for requests that speculate with one.
-    pub(crate) draft: Option<kvark::Model>,
+    pub(crate) draft: Option<DraftSource>,
     /// Started by the first request.
     pub(crate) engine: Mutex<Option<Engine>>,
     pub(crate) grammars: Mutex<Option<Arc<GrammarCompiler>>>,
@@ -83,9 +83,8 @@ impl Loaded {
     pub(crate) fn drafter(&self, sequences: usize) -> Result<Option<Drafter>> {
         let (target, backend) = (&self.model, &*self.backend);
         let draft = self.draft.as_ref();
-        let loaded =
-            draft.map(|draft| Drafter::new(draft, target, backend, &self.runner, sequences));
-        Ok(loaded.transpose()?)
+        let loaded = draft.map(|draft| draft.load(target, backend, &self.runner, sequences));
+        Ok(loaded.transpose()?.flatten())
     }
 
     /// The compiler of grammars, made on first use.

@@ -12,7 +12,7 @@ use crate::session::{Prefix, Session};
 use kvark::embed::{EmbedOptions, Embedder};
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
-use kvark::speculative::Drafter;
+use kvark::speculative::DraftSource;
 use kvark::text::EncodeOptions;
 use kvark::text::tools::prompt_with_tools;
 use kvark::{Runner, RunnerOptions};
@@ -37,7 +37,7 @@ impl Model {
     /// context: the largest number of tokens of a sequence; threads: of the CPU, one for each core by default; cache_type_k and
     /// cache_type_v: how keys and values are stored; device: "cpu" or "cuda"; memory_limit: in bytes; slots: requests that run at
     /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; precision: "high" (the default), "balanced" or "fast"; draft: a smaller model or an
-    /// Eagle3 head for speculation; progress: called with the stage, the bytes done and the bytes in all of a download.
+    /// Eagle3 head for speculation, or "mtp" for the head that the model itself carries; progress: called with the stage, the bytes done and the bytes in all of a download.
     #[new]
     #[pyo3(signature = (
         path_or_name=None, *, context=None, threads=None, cache_type_k="f16", cache_type_v="f16", device="cpu",
@@ -67,13 +67,12 @@ impl Model {
         let name = path_or_name.map(|name| name.to_string_lossy().into_owned());
         let path = download::path_of(py, name.as_deref(), progress)?;
         let loaded = py.detach(|| {
-            let draft = draft.map(|draft| kvark::Model::open(&draft, context));
+            let draft = draft.map(|draft| DraftSource::open(&draft, context));
             let draft = draft.transpose()?;
-            let artifact = draft.as_ref().map(kvark::Model::artifact);
-            let layers = artifact.and_then(Drafter::feature_layers);
+            let layers = draft.as_ref().map(DraftSource::feature_layers);
             let open = OpenOptions {
                 context,
-                feature_layers: layers.cloned().unwrap_or_default(),
+                feature_layers: layers.unwrap_or_default(),
                 ..OpenOptions::default()
             };
             Ok::<_, Error>(Loaded {
@@ -117,7 +116,7 @@ impl Model {
     /// after one prompt, whose seeds are the seed and the numbers after it.
     ///
     /// Options: max_tokens, stop, ignore_eos; those of the sampler, which `kvark run --help` lists; json_schema, regex, grammar (GBNF) or lark; logprobs (the number of most
-    /// likely tokens that come with each token); speculation ("ngram", "draft", "eagle3", "auto" or True).
+    /// likely tokens that come with each token); speculation ("ngram", "draft", "eagle3", "mtp", "auto" or True).
     #[pyo3(signature = (prompt, *, n=None, progress=None, **options))]
     fn generate<'py>(
         &self,

@@ -39,7 +39,7 @@ pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, LimitSource, MemoryPlan, MemoryShortfall, MemoryUsage,
     PlannedModel, Remedy, StateOffsets, WeightSection,
 };
-pub use model::{Model, OpenOptions, open_artifact, open_artifact_with, open_tokenizer};
+pub use model::{Model, OpenOptions, mtp_head, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use prefix::{PromptPrefix, common_prefix_len};
@@ -55,6 +55,6 @@ pub use scheduler::{
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};
 pub use speculative::{
-    DepthStats, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator, TreeProposal,
-    VerifyCosts, VerifyResult, verify_tree,
+    DepthStats, DraftSource, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
+    TreeProposal, VerifyCosts, VerifyResult, verify_tree,
 };

@@ -12,7 +12,7 @@ use crate::options::{MemoryLimit, RunnerOptions, StepSize, cache_config};
 use crate::prefix::PromptPrefix;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, BackendError, Footprint, FootprintRequest};
-use base::MemoryBound;
+use base::{Bytes, MemoryBound};
 use graph::{Bindings, Graph, TensorId};
 use import::hugging_face::{Blueprint, STEP_INPUTS};
 use import::{Artifact, ModelFacts};
@@ -85,6 +85,8 @@ pub struct PlannedModel<'a> {
     facts: &'a ModelFacts,
     /// Graph inputs from this index on are weights.
     first_weight: usize,
+    /// The graph of the model whose weights are counted already.
+    shared: Option<&'a Graph>,
 }
 
 impl<'a> TryFrom<&'a Artifact> for PlannedModel<'a> {
@@ -97,6 +99,7 @@ impl<'a> TryFrom<&'a Artifact> for PlannedModel<'a> {
             graph: &method.graph,
             facts: &artifact.facts,
             first_weight: usize::MAX,
+            shared: None,
         })
     }
 }
@@ -107,6 +110,7 @@ impl<'a> From<&'a Blueprint> for PlannedModel<'a> {
             graph: &blueprint.graph,
             facts: &blueprint.facts,
             first_weight: STEP_INPUTS,
+            shared: None,
         }
     }
 }
@@ -120,6 +124,25 @@ impl<'a> PlannedModel<'a> {
     /// The model's facts.
     pub fn facts(&self) -> &'a ModelFacts {
         self.facts
+    }
+
+    /// Counts no weight again that this model has: those of an MTP head that are its model's.
+    pub fn sharing_with(self, model: &PlannedModel<'a>) -> PlannedModel<'a> {
+        PlannedModel {
+            shared: Some(model.graph),
+            ..self
+        }
+    }
+
+    /// Whether a constant is a weight that is counted already.
+    fn is_shared(&self, id: TensorId) -> bool {
+        let place = |constant: &Bytes| (constant.as_ptr(), constant.len());
+        let Some((own, graph)) = self.graph.tensor(id).constant().map(place).zip(self.shared)
+        else {
+            return false;
+        };
+        let mut others = graph.tensors().iter().filter_map(|t| t.constant());
+        others.any(|other| place(other) == own)
     }
 
     fn is_weight(&self, id: TensorId) -> bool {
@@ -250,7 +273,13 @@ impl MemoryPlan {
             CacheKind::Contiguous | CacheKind::Tree => step.rows,
         };
         Ok(MemoryPlan {
-            weights: weights::sections(model.graph, &is_weight, &packed, &mapped),
+            weights: weights::sections(
+                model.graph,
+                &is_weight,
+                &|id| model.is_shared(id),
+                &packed,
+                &mapped,
+            ),
             kv,
             prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),

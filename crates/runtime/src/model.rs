@@ -93,6 +93,28 @@ impl Model {
         }
     }
 
+    /// The MTP head that the model's file carries, as a draft for this model. Its weights are the mapped ones of the model.
+    ///
+    /// # Errors
+    /// `Import` with what is missing if the file carries none.
+    pub fn mtp_head(&self) -> Result<Model, RuntimeError> {
+        // A head's tokens are those of its model: nobody asks for its tokenizer.
+        Ok(Model {
+            artifact: Arc::new(mtp_head(&self.artifact)?),
+            text_assets: Background {
+                value: OnceLock::new(),
+                thread: Mutex::new(None),
+            },
+            fingerprint: OnceLock::new(),
+        })
+    }
+
+    /// Whether the steps of the model return features after their logits.
+    pub fn gives_features(&self) -> bool {
+        let forward = self.artifact.method("forward");
+        self.facts().is_decoder() && forward.is_some_and(|m| m.graph.outputs().len() > 1)
+    }
+
     fn text_assets(&self) -> &TextAssets {
         self.text_assets
             .get(|| TextAssets::from_artifact(&self.artifact))
@@ -225,9 +247,26 @@ pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact
         feature_layers: options.feature_layers.clone(),
         ..ImportOptions::default()
     };
-    let mut artifact = import::open_with(path, &import)?;
+    optimise(import::open_with(path, &import)?, &options.passes)
+}
+
+/// Lowers the MTP head that the file of an opened model carries, and optimises its graph.
+///
+/// # Errors
+/// `Import` with what is missing if the file carries none.
+pub fn mtp_head(model: &Artifact) -> Result<Artifact, RuntimeError> {
+    let import = ImportOptions {
+        context_length: Some(model.facts.context_length),
+        mtp_head: true,
+        ..ImportOptions::default()
+    };
+    let head = Artifact::from_file(model.file.clone(), &import)?;
+    optimise(head, &PassSelection::default())
+}
+
+fn optimise(mut artifact: Artifact, passes: &PassSelection) -> Result<Artifact, RuntimeError> {
     for method in &mut artifact.methods {
-        graph::passes::optimise_with(&mut method.graph, &options.passes)
+        graph::passes::optimise_with(&mut method.graph, passes)
             .map_err(backend::BackendError::from)?;
     }
     Ok(artifact)

@@ -33,7 +33,7 @@ pub(crate) struct GenerationRequest {
     /// Higher ones are admitted first
     priority: Option<Int<-1000, 1000>>,
     /// Speculative decoding: the same text, sooner
-    #[schemars(extend("enum" = ["ngram", "draft", "eagle3", "auto", "none", null]))]
+    #[schemars(extend("enum" = ["ngram", "draft", "eagle3", "mtp", "auto", "none", null]))]
     spec_type: Option<String>,
     /// Most candidates of a round
     spec_tree: Option<Int<1, 64>>,

@@ -12,7 +12,7 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// The models, the default one first: the name on the wire, and the file.
     pub models: Vec<(String, PathBuf)>,
-    /// A draft of the default model: a smaller model with the same vocabulary, or an Eagle3 head.
+    /// A draft of the default model: a smaller model with the same vocabulary, an Eagle3 head, or [`DraftSource::MTP`](kvark::speculative::DraftSource::MTP).
     pub draft: Option<PathBuf>,
     /// Context, cache types, threads and memory limit of every model. `pool_cells` is derived from the others.
     pub runner: RunnerOptions,

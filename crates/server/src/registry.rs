@@ -10,11 +10,11 @@ use kvark::engine::{
 use kvark::generate::{GenerateOptions, common_prefix_len};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
-use kvark::model::{FeatureLayers, OpenOptions};
-use kvark::speculative::{Drafter, SpecOptions};
+use kvark::model::OpenOptions;
+use kvark::speculative::{DraftSource, SpecOptions};
 use kvark::text::Message;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -197,23 +197,16 @@ impl ModelRegistry {
 
     fn load(&self, entry: &Entry) -> Result<LoadedModel, RuntimeError> {
         let started = Instant::now();
-        let open = |path: &Path, feature_layers| {
-            let options = OpenOptions {
-                context: self.runner.context,
-                feature_layers,
-                ..OpenOptions::default()
-            };
-            Model::open_with(path, &options)
-        };
-        let draft = entry
-            .draft
-            .as_deref()
-            .map(|path| open(path, FeatureLayers::None));
+        let draft = entry.draft.as_deref();
+        let draft = draft.map(|name| DraftSource::open(name, self.runner.context));
         let draft = draft.transpose()?;
-        let layers = draft.as_ref().map(Model::artifact);
-        let layers = layers.and_then(Drafter::feature_layers);
-        let model = open(&entry.path, layers.cloned().unwrap_or_default())?;
-        let model = Arc::new(model);
+        let layers = draft.as_ref().map(DraftSource::feature_layers);
+        let options = OpenOptions {
+            context: self.runner.context,
+            feature_layers: layers.unwrap_or_default(),
+            ..OpenOptions::default()
+        };
+        let model = Arc::new(Model::open_with(&entry.path, &options)?);
         let engine = self.start(&model, draft.as_ref(), &entry.counters)?;
         let prefix = self.prefix.as_deref();
         let prefix = prefix.map(|system| hold_prefix(&model, engine.handle(), system));
@@ -239,7 +232,7 @@ impl ModelRegistry {
     fn start(
         &self,
         model: &Arc<Model>,
-        draft: Option<&Model>,
+        draft: Option<&DraftSource>,
         counters: &Arc<Counters>,
     ) -> Result<Engine, RuntimeError> {
         let context = self.runner.context.unwrap_or(model.facts().context_length);
@@ -253,10 +246,10 @@ impl ModelRegistry {
             };
             let draft = draft.map(|draft| {
                 let sequences = self.scheduler.slots.max(1);
-                Drafter::new(draft, model, &*self.backend, &runner, sequences)
+                draft.load(model, &*self.backend, &runner, sequences)
             });
             let scheduler = SchedulerOptions {
-                draft: draft.transpose()?,
+                draft: draft.transpose()?.flatten(),
                 counters: counters.clone(),
                 ..self.scheduler.clone()
             };

@@ -23,7 +23,11 @@ fn every_draft_gives_the_tokens_of_plain_decoding() {
     let pt2 = fixture("pt2/decoder_features.pt2");
     let head = fixture("eagle3/midlayer");
     let file = fixture("eagle3/speculators/model.safetensors");
+    let carrier = fixture("decoder/qwen35_mtp.gguf");
     for (model, spec) in [
+        (&carrier, &["--spec-type", "mtp"][..]),
+        (&carrier, &["-md", "mtp", "--spec-depth", "2"]),
+        (&carrier, &["--spec-type", "auto"]),
         (&gguf, &["--spec-type", "ngram"][..]),
         (&gguf, &["-md", &gguf]),
         (&gguf, &["-md", &gguf, "--spec-type", "auto"]),
@@ -129,6 +133,35 @@ fn heads_are_shown_counted_and_refused() {
     assert!(!error.is_empty());
     let error = refused(&gguf, &["--spec-type", "eagle3"]);
     assert!(error.contains("needs a head"), "{error}");
+}
+
+#[test]
+fn a_model_carries_its_own_head() {
+    let folder = Folder::new();
+    let carrier = fixture("decoder/qwen35_mtp_agrees.gguf");
+    let found = run(&folder, &carrier, &["-n", "40", "--spec-type", "mtp"]);
+    assert!(found["spec"]["accepted"].as_u64() > Some(20), "{found}");
+    let with = folder
+        .run(&["plan", &carrier, "-md", "mtp", "--json"])
+        .json();
+    let alone = folder.run(&["plan", &carrier, "--json"]).json();
+    let total = |plan: &Value| plan["total_bytes"].as_u64();
+    assert!(total(&with["draft"]) > Some(0), "{with}");
+    assert!(total(&with) > total(&alone), "{with}");
+    let gguf = folder.file("bare.gguf", bare_model());
+    let refused = |more: &[&str]| {
+        let args = [&["run", &gguf, "--token-ids", "1,2"][..], more].concat();
+        folder.run(&args).error()
+    };
+    for more in [&["--spec-type", "mtp"][..], &["-md", "mtp"]] {
+        let error = refused(more);
+        let expected = "the model carries no MTP head: it needs llama.nextn_predict_layers";
+        assert!(error.contains(expected), "{error}");
+    }
+    let error = refused(&["--spec-type", "eagle3", "-md", "mtp"]);
+    assert!(error.contains("use --spec-type mtp"), "{error}");
+    let error = refused(&["--spec-type", "mtp", "-md", &gguf]);
+    assert!(error.contains("leave --model-draft out"), "{error}");
 }
 
 /// The head is stored beside the default model, and removed with it.

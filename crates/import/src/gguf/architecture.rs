@@ -52,6 +52,8 @@ pub(crate) struct Architecture {
     pub(crate) logit_scale: LogitScale,
     /// Attention heads have sinks.
     pub(crate) sinks: bool,
+    /// What the blocks behind the last layer are is known: MTP heads that take the normalised last state.
+    pub(crate) mtp: bool,
     /// YaRN's ramp begins and ends at whole pairs.
     pub(crate) yarn_whole_pairs: bool,
 }
@@ -150,6 +152,7 @@ const LLAMA: Architecture = Architecture {
     softcaps: None,
     logit_scale: LogitScale::Factor,
     sinks: false,
+    mtp: false,
     yarn_whole_pairs: true,
 };
 
@@ -438,6 +441,7 @@ const QWEN35: Architecture = Architecture {
         HeadSharing::Turns,
     ))),
     output_gate: true,
+    mtp: true,
     ..QWEN3
 };
 

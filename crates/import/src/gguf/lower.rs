@@ -5,10 +5,11 @@ use super::architecture_keys::Keys;
 use super::eagle3;
 use super::error::GgufError;
 use super::file::Gguf;
+use super::mtp;
 use super::spec::{SpecReader, TrackedTensors};
 use super::split;
 use crate::error::{ImportError, ImportErrorDetail};
-use crate::lowered::{ImportOptions, LoweredModel, Method};
+use crate::lowered::{FeatureLayers, ImportOptions, LoweredModel, Method};
 use crate::model_facts::{ModelFacts, Pooling};
 use crate::transformer::{self, TransformerSpec};
 
@@ -19,14 +20,21 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
     if file.metadata.str("general.architecture")? == Some(eagle3::ARCHITECTURE) {
         return eagle3::lower(file);
     }
+    if options.mtp_head {
+        return mtp::lower(file, options);
+    }
     let ModelDescription {
         architecture,
         spec,
         context_length,
         pooling,
+        carries_mtp,
     } = describe(file, options)?;
     let source = TrackedTensors::new(file);
-    let layers = options.feature_layers.resolve(spec.layers.len())?;
+    let layers = match &options.feature_layers {
+        FeatureLayers::Mtp if !carries_mtp => vec![],
+        layers => layers.resolve(spec.layers.len())?,
+    };
     let graph = transformer::build_with_features(&spec, &layers, &|name| source.weight(name))?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
@@ -73,9 +81,15 @@ struct ModelDescription {
     context_length: usize,
     /// Pooling, for models that return hidden states.
     pooling: Option<Pooling>,
+    /// The file has an MTP head that can be lowered.
+    carries_mtp: bool,
 }
 
-fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, ImportError> {
+/// The reader of a file's description.
+pub(super) fn architecture_reader<'a>(
+    file: &'a Gguf,
+    source: &'a TrackedTensors<'a>,
+) -> Result<SpecReader<'a>, ImportError> {
     let parts = split::stated_count(&file.metadata)?;
     if parts != file.parts {
         let what = format!("one part of a model split over {parts} files, without the others,");
@@ -88,24 +102,30 @@ fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, Im
         let (name, known) = (name.to_owned(), Architecture::names());
         return Err(ImportErrorDetail::UnknownArchitecture { name, known }.into());
     };
-    let reader = SpecReader {
+    Ok(SpecReader {
         architecture,
         keys: Keys {
             metadata: &file.metadata,
             prefix: name,
         },
-        source: &TrackedTensors::new(file),
-    };
+        source,
+    })
+}
+
+fn describe(file: &Gguf, options: &ImportOptions) -> Result<ModelDescription, ImportError> {
+    let source = TrackedTensors::new(file);
+    let reader = architecture_reader(file, &source)?;
     let (spec, context_length) = reader.read(options)?;
     let pooling = match spec.decodes() {
         true => None,
         false => Some(reader.pooling()?),
     };
     Ok(ModelDescription {
-        architecture: name.to_owned(),
+        architecture: reader.keys.prefix.to_owned(),
         spec,
         context_length,
         pooling,
+        carries_mtp: reader.architecture.mtp && reader.mtp_block()?.is_some(),
     })
 }
 

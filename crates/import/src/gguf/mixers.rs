@@ -61,7 +61,9 @@ impl SpecReader<'_> {
                     return Ok(list[..layers].to_vec());
                 }
                 let period = keys.optional_size("full_attention_interval")?.unwrap_or(4);
-                let attends = |layer: usize| (layer + 1).is_multiple_of(period);
+                // Blocks behind the last layer attend.
+                let own = self.layer_count()?;
+                let attends = |layer: usize| layer >= own || (layer + 1).is_multiple_of(period);
                 Ok((0..layers).map(|layer| !attends(layer)).collect())
             }
         }

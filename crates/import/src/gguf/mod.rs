@@ -22,6 +22,7 @@ mod ggml_type;
 mod lower;
 mod metadata;
 mod mixers;
+mod mtp;
 mod read;
 mod spec;
 mod split;

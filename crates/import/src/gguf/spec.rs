@@ -50,9 +50,14 @@ impl<'a> TrackedTensors<'a> {
 
     /// The first unused tensor. The file's model then differs from the one that was built.
     pub(super) fn unused(&self) -> Option<&str> {
+        self.unused_of(|_| true)
+    }
+
+    /// The first unused tensor whose name is one of these.
+    pub(super) fn unused_of(&self, of: impl Fn(&str) -> bool) -> Option<&str> {
         let used = self.used.borrow();
         let mut names = self.file.tensors.iter().map(|t| t.name.as_str());
-        names.find(|name| !used.contains(*name))
+        names.find(|name| of(name) && !used.contains(*name))
     }
 }
 
@@ -69,12 +74,39 @@ impl SpecReader<'_> {
         &self,
         options: &ImportOptions,
     ) -> Result<(TransformerSpec, usize), ImportError> {
+        self.read_blocks(options, self.layer_count()?)
+    }
+
+    /// The spec of the MTP head and its maximum number of positions: the layer behind the model's last one.
+    pub(super) fn read_mtp(
+        &self,
+        options: &ImportOptions,
+    ) -> Result<(TransformerSpec, usize), ImportError> {
+        let block = self.layer_count()?;
+        let (mut spec, context) = self.read_blocks(options, block + 1)?;
+        spec.layers.drain(..block);
+        Ok((spec, context))
+    }
+
+    /// The number of the block that is the MTP head, if the file carries one.
+    pub(super) fn mtp_block(&self) -> Result<Option<usize>, ImportError> {
+        let block = self.layer_count()?;
+        let tensor = mtp_tensor(block);
+        let carries = block < self.block_count()? && self.source.file.tensor(&tensor).is_some();
+        Ok(carries.then_some(block))
+    }
+
+    /// The spec of the first blocks.
+    fn read_blocks(
+        &self,
+        options: &ImportOptions,
+        layers: usize,
+    ) -> Result<(TransformerSpec, usize), ImportError> {
         let (row, keys) = (&self.architecture, &self.keys);
         let hidden_size = keys.size("embedding_length")?;
         let trained_context = keys.size("context_length")?;
         let context = options.context_length.unwrap_or(trained_context);
         let context = context.min(trained_context);
-        let layers = self.layer_count()?;
         let mut mixers = self.mixers(layers, hidden_size)?;
         let mlp_sizes = self.mlp_sizes(layers)?;
         self.leave_single_blocks(&mut mixers, &mlp_sizes);
@@ -163,7 +195,7 @@ impl SpecReader<'_> {
     }
 
     /// Layers of the model, without the blocks behind them that predict further tokens.
-    fn layer_count(&self) -> Result<usize, ImportError> {
+    pub(super) fn layer_count(&self) -> Result<usize, ImportError> {
         let blocks = self.block_count()?;
         let key = "nextn_predict_layers";
         let further = self.keys.count(key)?;
@@ -669,6 +701,11 @@ impl SpecReader<'_> {
             Some(_) => self.keys.positive_or_zero(key),
         }
     }
+}
+
+/// The tensor that every MTP head has.
+pub(super) fn mtp_tensor(block: usize) -> String {
+    format!("blk.{block}.nextn.eh_proj.weight")
 }
 
 /// LongRoPE's factor on the table if the file states none.

@@ -24,14 +24,16 @@ pub fn build(
     build_with_features(spec, &[], lookup)
 }
 
-/// Like [`build`]; the graph also returns the input of each of these layers, `f32[T, width]` each, after its other output.
+/// Like [`build`]; the graph also returns the input of each of these layers, `f32[T, width]` each, after its other output. The layer
+/// behind the last one is the head, whose input is the normalised last state.
 pub fn build_with_features(
     spec: &TransformerSpec,
     features: &[usize],
     lookup: &dyn Fn(&str) -> Option<Weight>,
 ) -> Result<Graph, ImportError> {
     check(spec)?;
-    if let Some(layer) = features.iter().find(|layer| **layer >= spec.layers.len()) {
+    let last = spec.layers.len();
+    if let Some(layer) = features.iter().find(|layer| **layer > last) {
         let reason = format!("is {layer}, and the model has {} layers", spec.layers.len());
         return Err(ImportError::value("a layer of the features", reason));
     }
@@ -66,8 +68,25 @@ pub fn build_with_features(
         }
     }
     let result = match kept {
-        true => decoder.head(table, hidden, third)?,
-        false => decoder.last_norm(hidden)?,
+        true if features.contains(&last) => {
+            let normed = decoder.last_norm(hidden)?;
+            inputs.push(normed);
+            let wanted = decoder.node("wanted", GatherRows, &[normed, third])?;
+            let head = decoder.output_matrix(table)?;
+            decoder.logits(head, wanted)?
+        }
+        true => {
+            // Other rows are dropped before the head.
+            let wanted = decoder.node("wanted", GatherRows, &[hidden, third])?;
+            let normed = decoder.last_norm(wanted)?;
+            let head = decoder.output_matrix(table)?;
+            decoder.logits(head, normed)?
+        }
+        false => {
+            let normed = decoder.last_norm(hidden)?;
+            inputs.push(normed);
+            normed
+        }
     };
     let features = features.iter().map(|layer| inputs[*layer]);
     let outputs: Vec<TensorId> = std::iter::once(result).chain(features).collect();
@@ -129,10 +148,7 @@ impl<'a> TransformerBuilder<'a> {
     /// The embedding table and the tokens' rows, scaled and with position embeddings added if the model has them.
     fn embed(&mut self, tokens: TensorId) -> Result<(TensorId, TensorId), ImportError> {
         let spec = self.spec;
-        let name = "token_embd.weight";
-        let weight = self.weights.required(name)?;
-        let shape = [spec.vocab_size, spec.hidden_size];
-        let table = weights::matrix(&mut self.graph, name, weight, shape)?;
+        let table = self.embedding_table()?;
         let mut hidden = self.node("token_embd", GatherRows, &[table, tokens])?;
         if let Some(factor) = spec.embedding_scale {
             hidden = self.node("token_embd.scaled", Scale { factor }, &[hidden])?;
@@ -153,6 +169,25 @@ impl<'a> TransformerBuilder<'a> {
             hidden = self.norm("token_embd_norm", hidden)?;
         }
         Ok((table, hidden))
+    }
+
+    /// The embedding table.
+    pub(super) fn embedding_table(&mut self) -> Result<TensorId, ImportError> {
+        let name = "token_embd.weight";
+        let table = self.optional_vocabulary_matrix(name)?;
+        table.ok_or_else(|| ImportError::missing_tensor(name))
+    }
+
+    /// A matrix with a row for each token, if the model has one of this name.
+    pub(super) fn optional_vocabulary_matrix(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<TensorId>, ImportError> {
+        let Some(weight) = self.weights.optional(name) else {
+            return Ok(None);
+        };
+        let shape = [self.spec.vocab_size, self.spec.hidden_size];
+        weights::matrix(&mut self.graph, name, weight, shape).map(Some)
     }
 
     /// The first row of a table; a vector counts as a table of one row.
@@ -177,13 +212,34 @@ impl<'a> TransformerBuilder<'a> {
         if self.spec.norm_places == NormPlacement::Parallel {
             return self.parallel_layer(&prefix, index, layer, hidden);
         }
+        let hidden = self.mixing_half(&prefix, index, layer, hidden)?;
+        self.feed_forward_half(&prefix, layer, hidden)
+    }
+
+    /// The part of a layer that mixes tokens, with its residual connection.
+    pub(super) fn mixing_half(
+        &mut self,
+        prefix: &str,
+        index: usize,
+        layer: &LayerSpec,
+        hidden: TensorId,
+    ) -> Result<TensorId, ImportError> {
         let names = ["attn_norm", "post_attention_norm", "attn_output_norm"];
-        let hidden = match layer.mixer {
-            Mixer::Nothing => hidden,
-            _ => self.residual(&prefix, "attn_residual", names, hidden, |this, x| {
-                this.mix(&prefix, index, layer, x)
-            })?,
-        };
+        match layer.mixer {
+            Mixer::Nothing => Ok(hidden),
+            _ => self.residual(prefix, "attn_residual", names, hidden, |this, x| {
+                this.mix(prefix, index, layer, x)
+            }),
+        }
+    }
+
+    /// The feed-forward part of a layer, with its residual connection.
+    pub(super) fn feed_forward_half(
+        &mut self,
+        prefix: &str,
+        layer: &LayerSpec,
+        hidden: TensorId,
+    ) -> Result<TensorId, ImportError> {
         if layer.mlp_size == 0 && layer.experts.is_none() {
             return Ok(hidden);
         }
@@ -198,8 +254,8 @@ impl<'a> TransformerBuilder<'a> {
             _ => "ffn_norm",
         };
         let names = [ffn_norm, "post_ffw_norm", "layer_output_norm"];
-        self.residual(&prefix, "ffn_residual", names, hidden, |this, x| {
-            this.feed_forward(&prefix, layer, x)
+        self.residual(prefix, "ffn_residual", names, hidden, |this, x| {
+            this.feed_forward(prefix, layer, x)
         })
     }
 
@@ -336,23 +392,18 @@ impl<'a> TransformerBuilder<'a> {
         }
     }
 
-    /// Logits of the selected rows; other rows are dropped before the head.
-    fn head(
+    /// The matrix of the head: the embedding table in models without one of its own.
+    fn output_matrix(&mut self, table: TensorId) -> Result<TensorId, ImportError> {
+        let own = self.optional_vocabulary_matrix("output.weight")?;
+        Ok(own.unwrap_or(table))
+    }
+
+    /// Logits of normalised rows by the matrix of a head.
+    pub(super) fn logits(
         &mut self,
-        table: TensorId,
-        hidden: TensorId,
-        rows: TensorId,
+        weight: TensorId,
+        normed: TensorId,
     ) -> Result<TensorId, ImportError> {
-        let wanted = self.node("wanted", GatherRows, &[hidden, rows])?;
-        let normed = self.last_norm(wanted)?;
-        let name = "output.weight";
-        let weight = match self.weights.optional(name) {
-            Some(weight) => {
-                let shape = [self.spec.vocab_size, self.spec.hidden_size];
-                weights::matrix(&mut self.graph, name, weight, shape)?
-            }
-            None => table,
-        };
         let mut operands = vec![normed, weight];
         if let Some(bias) = self.weights.optional("output.bias") {
             operands.push(self.vector("output.bias", &bias, self.spec.vocab_size)?);

@@ -23,6 +23,7 @@ mod check;
 mod eagle3;
 mod experts;
 mod linear;
+mod mtp;
 mod per_layer_input;
 mod recurrent;
 mod rope;
@@ -31,6 +32,7 @@ mod weights;
 
 pub use build::{build, build_with_features};
 pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
+pub(crate) use mtp::build_mtp;
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
     AttentionSpec, Biases, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mixer, Mlp, Norm,

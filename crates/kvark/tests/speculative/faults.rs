@@ -231,6 +231,9 @@ fn a_fault_leaves_both_caches_with_the_same_text() {
     check_faults(&model, &model, SpecType::Draft, true);
     let (model, head) = heads::exported("midlayer");
     check_faults(&model, &head, SpecType::Eagle3, false);
+    // The model's states are part of the transaction.
+    let (model, head) = mtp::carried("qwen35_mtp");
+    check_faults(&model, &head, SpecType::Mtp, false);
 }
 
 /// A forward that fails for several sequences is run again for each of them.

@@ -5,6 +5,7 @@ mod common;
 mod drafts;
 mod faults;
 mod heads;
+mod mtp;
 
 use common::GenerateForms;
 

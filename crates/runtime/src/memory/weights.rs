@@ -11,7 +11,8 @@ pub struct WeightSection {
     pub tensors: usize,
     /// Bytes in the file.
     pub bytes: usize,
-    /// Bytes of the file that stay resident: of weights that are read where they are mapped.
+    /// Bytes of the file that stay resident: of weights that are read where they are mapped, without those of a head that are
+    /// its model's.
     pub resident: usize,
     /// Bytes of the same weights packed by the backend.
     pub packed: usize,
@@ -21,6 +22,7 @@ pub struct WeightSection {
 pub(super) fn sections(
     graph: &Graph,
     is_weight: &dyn Fn(TensorId) -> bool,
+    is_shared: &dyn Fn(TensorId) -> bool,
     packed: &[(TensorId, usize)],
     mapped: &[(TensorId, usize)],
 ) -> Vec<WeightSection> {
@@ -45,6 +47,9 @@ pub(super) fn sections(
         section.tensors += 1;
         let bytes = tensor.ty.bytes(&Default::default()).unwrap_or(0);
         section.bytes += bytes;
+        if is_shared(id) {
+            continue;
+        }
         let resident = mapped.iter().find(|(mapped, _)| *mapped == id);
         section.resident += resident.map_or(bytes, |(_, resident)| *resident);
         let again = packed.iter().filter(|(packed, _)| *packed == id);

@@ -1,14 +1,15 @@
 //! `Drafter`: a second model that proposes candidates for all sequences of a target.
 
 use super::draft::DraftModel;
-use super::eagle3::EagleHead;
+use super::head::HeadDraft;
 use super::level_search::{Children, TreeGrowth, TreeLevel};
+use super::options::SpecType;
 use super::proposal::Proposal;
 use super::tree_proposal::TreeProposal;
 use crate::options::RunnerOptions;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::Backend;
-use import::{Artifact, FeatureLayers};
+use import::{Artifact, FeatureLayers, HeadKind};
 use kv::SeqId;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone)]
 pub struct Drafter {
     state: Arc<Mutex<DrafterState>>,
-    needs_features: bool,
+    kind: SpecType,
 }
 
 struct DrafterState {
@@ -91,10 +92,12 @@ impl Drafter {
         options: &RunnerOptions,
         sequences: usize,
     ) -> Result<Drafter, RuntimeError> {
-        let needs_features = draft.artifact().draft_head.is_some();
-        let draft: Box<dyn Draft> = match needs_features {
-            true => Box::new(EagleHead::new(draft, target, backend, options, sequences)?),
-            false => Box::new(DraftModel::new(draft, target, backend, options, sequences)?),
+        let kind = Drafter::kind_of(draft.artifact());
+        let draft: Box<dyn Draft> = match kind {
+            SpecType::Draft => {
+                Box::new(DraftModel::new(draft, target, backend, options, sequences)?)
+            }
+            _ => Box::new(HeadDraft::new(draft, target, backend, options, sequences)?),
         };
         let state = DrafterState {
             draft,
@@ -104,7 +107,7 @@ impl Drafter {
         };
         Ok(Drafter {
             state: Arc::new(Mutex::new(state)),
-            needs_features,
+            kind,
         })
     }
 
@@ -113,9 +116,23 @@ impl Drafter {
         Some(&head.draft_head.as_ref()?.target_layers)
     }
 
+    /// The kind of speculation that a model is a draft for.
+    pub fn kind_of(draft: &Artifact) -> SpecType {
+        match draft.draft_head.as_ref().map(|head| head.kind) {
+            None => SpecType::Draft,
+            Some(HeadKind::Eagle3) => SpecType::Eagle3,
+            Some(HeadKind::Mtp) => SpecType::Mtp,
+        }
+    }
+
+    /// The kind of speculation that the draft is for.
+    pub fn kind(&self) -> SpecType {
+        self.kind
+    }
+
     /// Whether the draft is a head, which needs the target's features.
     pub fn needs_features(&self) -> bool {
-        self.needs_features
+        self.kind != SpecType::Draft
     }
 
     /// The number of forwards so far. One forward computes rows of many sequences.

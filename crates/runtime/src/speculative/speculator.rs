@@ -54,10 +54,7 @@ impl Proposer {
     fn name(&self) -> &'static str {
         match self {
             Proposer::Ngram(_) => SpecType::Ngram.name(),
-            Proposer::Draft(draft) => match draft.drafter().needs_features() {
-                true => SpecType::Eagle3.name(),
-                false => SpecType::Draft.name(),
-            },
+            Proposer::Draft(draft) => draft.drafter().kind().name(),
         }
     }
 }
@@ -161,17 +158,17 @@ impl Speculator {
         };
         let proposers = match options.kind {
             SpecType::Ngram => vec![ngram()],
-            SpecType::Draft | SpecType::Eagle3 => {
-                let is_head = draft.is_some_and(Drafter::needs_features);
+            SpecType::Draft | SpecType::Eagle3 | SpecType::Mtp => {
                 let wanted = match options.kind {
                     SpecType::Eagle3 => "an Eagle3 head",
+                    SpecType::Mtp => "the model's own MTP head",
                     _ => "a draft model",
                 };
                 let missing = || {
                     let reason = format!("speculation with {wanted} needs one: name it");
                     RuntimeErrorKind::InvalidOptions(reason)
                 };
-                if draft.is_none() || is_head != (options.kind == SpecType::Eagle3) {
+                if draft.is_none_or(|draft| draft.kind() != options.kind) {
                     return Err(missing().into());
                 }
                 vec![drafter()?.ok_or_else(missing)?]

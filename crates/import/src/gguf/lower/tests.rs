@@ -296,10 +296,10 @@ fn every_wrong_key_is_named() {
             |m| {
                 m.set("expert_count", Value::U32(8));
                 m.set("expert_used_count", Value::U32(2));
-                m.set("expert_gating_func", Value::U32(2));
+                m.set("expert_gating_func", Value::U32(3));
             },
             K::Unsupported,
-            "llama.expert_gating_func = 2 is not supported",
+            "llama.expert_gating_func = 3 is not supported",
         ),
         (
             |m| m.set("attention.causal", Value::Bool(false)),

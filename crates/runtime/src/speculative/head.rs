@@ -1,4 +1,4 @@
-//! `EagleHead`: an Eagle3 draft head, one layer that works on features of the target.
+//! `HeadDraft`: a draft head, one layer that works on features of the target.
 
 use super::drafter::{Draft, DraftPart};
 use super::level_search::{Children, TreeLevel, most_likely};
@@ -11,15 +11,18 @@ use backend::Backend;
 use base::{Bytes, DType};
 use graph::ops::{Gather, Op};
 use graph::{Data, Dim, Graph, TensorId, TensorKind, Value};
-use import::Artifact;
+use import::{Artifact, HeadKind};
 use kv::{CacheSession, Cells, SeqId};
 use std::ops::Range;
 
 /// A draft head with its own cache.
-pub(super) struct EagleHead {
+pub(super) struct HeadDraft {
     module: Module,
     session: CacheSession<Cells>,
-    embedding: EmbeddingTable,
+    /// The target's embeddings, for heads that take them in the place of tokens.
+    embedding: Option<EmbeddingTable>,
+    /// Whether features are fused into a state of the head's width.
+    fuses: bool,
     /// The token of the target for each token of the head.
     target_tokens: Vec<u32>,
     width: usize,
@@ -46,7 +49,7 @@ struct EmbeddingTable {
     width: usize,
 }
 
-impl EagleHead {
+impl HeadDraft {
     /// Loads a head for a target, which must have been opened with the feature layers of the head.
     ///
     /// # Errors
@@ -57,11 +60,19 @@ impl EagleHead {
         backend: &dyn Backend,
         options: &RunnerOptions,
         sequences: usize,
-    ) -> Result<EagleHead, RuntimeError> {
+    ) -> Result<HeadDraft, RuntimeError> {
         let artifact = head.artifact();
-        let embedding = EmbeddingTable::of(target)?;
-        check(artifact, target, &embedding)?;
         let facts = artifact.draft_head.as_ref().ok_or_else(not_a_head)?;
+        let embedding = match facts.kind {
+            HeadKind::Eagle3 => Some(EmbeddingTable::of(target)?),
+            HeadKind::Mtp => None,
+        };
+        let hidden = embedding.as_ref().map(|table| table.width);
+        check(
+            artifact,
+            target,
+            hidden.unwrap_or(target.facts().hidden_size),
+        )?;
         let context = options.context.unwrap_or(target.facts().context_length);
         let options = RunnerOptions {
             context: Some(context),
@@ -73,10 +84,11 @@ impl EagleHead {
         let bytes = new_kv(backend, &cache)?;
         let session = CacheSession::new("cells", Cells::new(&cache), bytes);
         let bound = Some(session.entry().clone());
-        Ok(EagleHead {
+        Ok(HeadDraft {
             module: Module::bind(artifact, backend, &options.compile, bound)?,
             session,
             embedding,
+            fuses: artifact.method("fuse").is_some(),
             target_tokens: facts.target_tokens.clone(),
             width: head.facts().hidden_size,
             feature_width: facts.target_layers.len() * facts.target_hidden_size,
@@ -87,13 +99,13 @@ impl EagleHead {
 }
 
 fn not_a_head() -> RuntimeErrorKind {
-    RuntimeErrorKind::InvalidOptions("the draft is not an Eagle3 head".into())
+    RuntimeErrorKind::InvalidOptions("the draft is not a head".into())
 }
 
 /// Returns an error unless the head fits the target.
-fn check(head: &Artifact, target: &Model, embedding: &EmbeddingTable) -> Result<(), RuntimeError> {
+fn check(head: &Artifact, target: &Model, hidden: usize) -> Result<(), RuntimeError> {
     let facts = head.draft_head.as_ref().ok_or_else(not_a_head)?;
-    let (hidden, vocab) = (embedding.width, target.facts().vocab_size);
+    let vocab = target.facts().vocab_size;
     let layers = target.facts().caches.len();
     let wrong = |reason: String| {
         let reason = format!("the draft head is of another model: {reason}");
@@ -194,7 +206,7 @@ struct HeadRows {
     wanted: Vec<i32>,
 }
 
-impl EagleHead {
+impl HeadDraft {
     /// Runs the step that the session has declared. Returns the children of each wanted row, and keeps the features after it
     /// in its sequence; `wanted` has for each sequence the number of its wanted rows and of their children.
     fn forward(
@@ -203,12 +215,19 @@ impl EagleHead {
         wanted: impl Iterator<Item = (SeqId, usize, usize)>,
     ) -> Result<Vec<Vec<Children>>, RuntimeError> {
         let (n, width) = (rows.tokens.len(), self.width);
-        let mut embedded = Vec::with_capacity(n * width);
-        for token in rows.tokens {
-            self.embedding.push(token, width, &mut embedded);
-        }
+        let tokens = match &self.embedding {
+            Some(table) => {
+                let mut embedded = Vec::with_capacity(n * width);
+                for token in rows.tokens {
+                    table.push(token, width, &mut embedded);
+                }
+                Value::f32([n, width], embedded)
+            }
+            // A token is below the size of the vocabulary, which an i32 holds.
+            None => Value::i32([n], rows.tokens.iter().map(|t| *t as i32).collect()),
+        };
         let inputs = [
-            Value::f32([n, width], embedded),
+            tokens,
             Value::f32([n, width], rows.hidden),
             Value::i32([n], rows.positions),
             Value::i32([rows.wanted.len()], rows.wanted),
@@ -243,7 +262,7 @@ fn floats(value: Value) -> Vec<f32> {
 }
 
 /// Pairs of a feature and the token after it are fed: the position of a pair is that of its feature.
-impl Draft for EagleHead {
+impl Draft for HeadDraft {
     fn max_step_tokens(&self) -> usize {
         self.max_step
     }
@@ -300,9 +319,14 @@ impl Draft for EagleHead {
             rows.wanted.push(rows.positions.len() as i32 - 1);
             sequences.resize(rows.positions.len(), part.seq);
         }
-        let features = Value::f32([sequences.len(), self.feature_width], features);
-        let fused = self.module.execute("fuse", &[features])?;
-        rows.hidden = floats(fused.into_iter().next().expect("fuse has one output"));
+        rows.hidden = match self.fuses {
+            true => {
+                let features = Value::f32([sequences.len(), self.feature_width], features);
+                let fused = self.module.execute("fuse", &[features])?;
+                floats(fused.into_iter().next().expect("fuse has one output"))
+            }
+            false => features,
+        };
         self.session.begin_step(&sequences)?;
         let wanted = parts.iter().map(|part| (part.seq, 1, part.proposal.top_k));
         let children = self.forward(rows, wanted)?;
