@@ -136,6 +136,7 @@ impl Chat {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: false,
+            shown: vec![],
         };
         let sampler = Sampler::new(self.sampling.options(&model)?);
         let mut conversation =
