@@ -38,6 +38,9 @@ struct Entry {
     used: u64,
 }
 
+/// The tokens of all messages up to an answer and its own, and the answer's index.
+pub(crate) type KnownAnswer = (Arc<Vec<u32>>, usize);
+
 /// The meaning of a chat's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HistoryKey([u64; 2]);
@@ -80,7 +83,7 @@ impl AnswerStore {
         owner: &Owner,
         model: &str,
         prompt: &ChatPrompt,
-    ) -> (History, Option<(Arc<Vec<u32>>, usize)>) {
+    ) -> (History, Option<KnownAnswer>) {
         let mut history = self.begin(owner, model, prompt);
         let mut found = None;
         let mut changed = false;
