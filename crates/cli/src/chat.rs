@@ -25,10 +25,10 @@ use crate::speculation::{self, SpecArgs, spec_note};
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use conversation::{Answer, Conversation, Reply};
+use conversation::{Answer, Conversation, Reply, Shown};
 use files::FileToWrite;
 use input::{Confirmed, Entry, Input};
-use kvark::generate::{FinishReason, GenerateEvent, GenerateOptions, Sampler};
+use kvark::generate::{FinishReason, GenerateOptions, Sampler};
 use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
 use kvark::text::Message;
@@ -136,6 +136,7 @@ impl Chat {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: false,
+            shown: vec![],
         };
         let sampler = Sampler::new(self.sampling.options(&model)?);
         let mut conversation =
@@ -301,7 +302,7 @@ impl Session<'_> {
         &mut self,
         generate: impl FnOnce(
             &mut Conversation<'_>,
-            &mut dyn FnMut(usize, GenerateEvent) -> bool,
+            &mut dyn FnMut(usize, Shown) -> bool,
         ) -> Result<Reply>,
     ) -> Result<Next> {
         // A Ctrl-C from before the message was typed has been handled already.
@@ -311,16 +312,32 @@ impl Session<'_> {
         let mut bar = None;
         let mut written = Ok(());
         let mut wrap = Wrap::for_stdout();
+        // Whether reasoning was shown last.
+        let mut thought = false;
         let reply = generate(&mut self.conversation, &mut |new_tokens, piece| {
             match piece {
-                GenerateEvent::PromptProgress(done) => bar
+                Shown::Progress(done) => bar
                     .get_or_insert_with(|| output::progress("prompt", new_tokens))
                     .set_position(done as u64),
-                GenerateEvent::Text(text) => {
+                Shown::Reasoning(text) => {
                     if let Some(bar) = bar.take() {
                         bar.finish_and_clear();
                     }
-                    written = colours::answer(&wrap.push(&text));
+                    thought = true;
+                    written = colours::reasoning(&wrap.push(&text));
+                }
+                Shown::Text(text) => {
+                    if let Some(bar) = bar.take() {
+                        bar.finish_and_clear();
+                    }
+                    if !text.is_empty() && std::mem::take(&mut thought) {
+                        written = colours::reasoning(
+                            &(std::mem::replace(&mut wrap, Wrap::for_stdout()).finish() + "\n\n"),
+                        );
+                    }
+                    if written.is_ok() {
+                        written = colours::answer(&wrap.push(&text));
+                    }
                 }
             }
             !interrupt::requested() && written.is_ok()

@@ -72,6 +72,14 @@ pub(crate) fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
+/// Prints a part of an answer's reasoning to stderr, unless messages are suppressed.
+pub(crate) fn reasoning(text: &str) -> io::Result<()> {
+    match is_quiet() {
+        true => Ok(()),
+        false => io::stderr().write_all(text.as_bytes()),
+    }
+}
+
 /// Prints text and flushes, so that partial lines appear.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout();

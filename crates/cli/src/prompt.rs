@@ -4,9 +4,19 @@ use crate::text_input::read_text;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use kvark::generate::common_prefix_len;
-use kvark::text::{ChatTemplate, EncodeOptions, Message, Prompt, TextError};
+use kvark::text::{
+    AnswerFormat, AnswerParser, ChatContinuation, ChatTemplate, EncodeOptions, Message, Prompt,
+    ReasoningFormat, TextError, keeping_variables, tools,
+};
 use kvark::{Model, RuntimeErrorKind};
+use serde_json::{Map, Value, json};
+use std::cell::RefCell;
 use std::path::Path;
+
+/// The number of answers whose tokens are known at most.
+const MAX_ANSWERS: usize = 256;
+/// The number of a prompt's last tokens in which the beginning of an answer is looked for.
+const PROMPT_END: usize = 32;
 
 /// Options of the chat template.
 #[derive(Args)]
@@ -15,6 +25,10 @@ pub(crate) struct TemplateArgs {
     /// phi3, phi4, vicuna, zephyr, or a file with a Jinja template
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) chat_template: Option<String>,
+    /// Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template
+    /// makes of it)
+    #[arg(long, value_name = "KIND", default_value = "keep", value_parser = ["keep", "drop"], hide_possible_values = true)]
+    pub(crate) reasoning: String,
     /// Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text
     #[arg(long)]
     pub(crate) special: bool,
@@ -43,6 +57,11 @@ pub(crate) struct Conversations<'a> {
     template: Option<ChatTemplate>,
     /// Whether control tokens are parsed in messages.
     special: bool,
+    /// Whether the reasoning of earlier answers is kept.
+    keep_reasoning: bool,
+    format: AnswerFormat,
+    /// The tokens of conversations that end with an answer, the latest last.
+    known: RefCell<Vec<(Vec<Message>, Vec<u32>)>>,
 }
 
 impl<'a> Conversations<'a> {
@@ -64,23 +83,94 @@ impl<'a> Conversations<'a> {
                 _ => error.into(),
             });
         }
+        let own = match &template {
+            Some(template) => template,
+            None => model.chat_template()?,
+        };
         Ok(Conversations {
+            format: AnswerFormat::of_model(own.source_text(), model.tokenizer()?),
             model,
             template,
             special: args.special,
+            keep_reasoning: args.reasoning == "keep",
+            known: RefCell::default(),
+        })
+    }
+
+    fn template(&self) -> Result<&ChatTemplate> {
+        Ok(match &self.template {
+            Some(template) => template,
+            None => self.model.chat_template()?,
+        })
+    }
+
+    /// The control tokens that mark the parts of an answer.
+    pub(crate) fn marks(&self) -> Result<Vec<u32>> {
+        Ok(self.format.control_tokens(self.model.tokenizer()?, false))
+    }
+
+    /// A parser of the answer to a prompt. A constrained answer begins with its content, whatever the prompt ends with.
+    pub(crate) fn parser(&self, prompt: &[u32], constrained: bool) -> Result<AnswerParser> {
+        let mut parser = AnswerParser::new(self.format, &[]);
+        if !constrained {
+            let end = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
+            let end = self.model.tokenizer()?.decode(end, true);
+            parser.begin_after(self.format.reasoning.opened(&end));
+        }
+        Ok(parser)
+    }
+
+    /// Keeps the tokens of a conversation that ends with an answer, if the model reasons and reasoning is kept.
+    pub(crate) fn keep_answer(&self, messages: &[Message], tokens: Vec<u32>) {
+        if !self.keep_reasoning || self.format.reasoning == ReasoningFormat::None {
+            return;
+        }
+        let mut known = self.known.borrow_mut();
+        known.retain(|(others, _)| others != messages);
+        if known.len() == MAX_ANSWERS {
+            known.remove(0);
+        }
+        known.push((messages.to_vec(), tokens));
+    }
+
+    /// The tokens of a conversation that goes on after an answer whose tokens are known.
+    fn known_tokens(&self, messages: &[Value], of: &[Message]) -> Result<Option<Vec<u32>>> {
+        let known = self.known.borrow();
+        let begins = known.iter().filter(|(begin, _)| of.starts_with(begin));
+        let Some((begin, held)) = begins.max_by_key(|(begin, _)| begin.len()) else {
+            return Ok(None);
+        };
+        let continuation = ChatContinuation {
+            template: self.template()?,
+            tokenizer: self.model.tokenizer()?,
+            messages,
+            tools: &[],
+            variables: &self.variables()?,
+        };
+        Ok(continuation.tokens(held, begin.len() - 1))
+    }
+
+    /// The variables of the template.
+    fn variables(&self) -> Result<Map<String, Value>> {
+        Ok(match self.keep_reasoning {
+            true => keeping_variables(self.template()?.source_text()),
+            false => Map::new(),
         })
     }
 
     /// Tokens of a conversation, up to the start of the assistant's answer.
     pub(crate) fn tokens(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let tokenizer = self.model.tokenizer()?;
-        let template = match &self.template {
-            Some(template) => template,
-            None => self.model.chat_template()?,
-        };
+        let template = self.template()?;
+        let variables = self.variables()?;
+        let message = |m: &Message| json!({ "role": m.role, "content": m.content });
+        let values: Vec<Value> = messages.iter().map(message).collect();
+        if let Some(known) = self.known_tokens(&values, messages)? {
+            return Ok(known);
+        }
         let prompt = match self.special {
-            true => Prompt::trusted(template.render(messages, true)?),
-            false => template.prompt(tokenizer, messages, true)?,
+            true => Prompt::trusted(template.render_with(&values, true, &variables)?),
+            false => tools::prompt_with_tools(template, tokenizer, &values, &[], true, &variables)?,
         };
         Ok(tokenizer.encode_prompt(&prompt))
     }

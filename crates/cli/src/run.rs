@@ -169,6 +169,7 @@ impl Run {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
+            shown: vec![],
         };
         let count = self.parallel.unwrap_or(1);
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.

@@ -5,7 +5,7 @@ use crate::catalogue::HubArgs;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use server::{Server, ServerOptions};
+use server::{ReasoningHistory, Server, ServerOptions};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -75,6 +75,10 @@ pub(crate) struct Serve {
     prefix: Option<PathBuf>,
     #[command(flatten)]
     shift: ShiftArgs,
+    /// Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template
+    /// makes of it)
+    #[arg(long, value_name = "KIND", default_value = "keep", value_parser = ["keep", "drop"], hide_possible_values = true)]
+    reasoning: String,
     /// Longest time of one answer in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -171,6 +175,10 @@ impl Serve {
             cache_disk,
             prefix: self.prefix.as_deref().map(system_message).transpose()?,
             context_shift: self.shift.keep(usize::MAX, None)?,
+            reasoning: match &*self.reasoning {
+                "drop" => ReasoningHistory::Drop,
+                _ => ReasoningHistory::Keep,
+            },
             timeout: Duration::from_secs(self.timeout),
             grace: Duration::from_secs(self.grace),
             lenient: self.lenient,

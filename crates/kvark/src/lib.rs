@@ -108,7 +108,9 @@ pub mod embed {
 pub mod text {
     pub use ::text::tools;
     pub use ::text::{
-        ChatTemplate, EncodeOptions, Message, Prompt, TextError, TokenKind, Tokenizer, Utf8Stream,
+        AnswerFormat, AnswerParser, AnswerPart, ChatContinuation, ChatTemplate, EncodeOptions,
+        Message, Prompt, ReasoningFormat, ReasoningTags, TextError, TokenKind, Tokenizer,
+        Utf8Stream, keeping_variables,
     };
 }
 

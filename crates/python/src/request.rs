@@ -8,7 +8,7 @@ use crate::options::GenerationOptions;
 use crate::result::GenerationResult;
 use kvark::engine::{Request, RequestEvent, RequestHandle};
 use kvark::generate::{FinishReason, GenerateOutput, SamplerOptions, Timings, TokenLogprobs};
-use kvark::text::tools::{ToolFormat, ToolParser};
+use kvark::text::{AnswerFormat, AnswerParser, AnswerPart};
 use pyo3::prelude::*;
 use serde_json::Value as Json;
 use std::sync::Mutex;
@@ -23,11 +23,15 @@ pub(crate) fn submit(
     options: &GenerationOptions,
     seed: u64,
 ) -> Result<Generation> {
-    let tools = (!options.tools.is_empty()).then(|| {
+    let mut generate = options.options.clone();
+    let mut tools = None;
+    if let (false, Ok(tokenizer)) = (options.tools.is_empty(), loaded.model.tokenizer()) {
         let template = loaded.model.chat_template();
         let source = template.map_or("", |template| template.source_text());
-        (ToolFormat::of_template(source), options.tools.clone())
-    });
+        let format = AnswerFormat::of_model(source, tokenizer);
+        generate.shown = format.control_tokens(tokenizer, true);
+        tools = Some((format, options.tools.clone()));
+    }
     let source = py.detach(|| {
         let constraint = match &options.grammar {
             Some(source) => Some(loaded.grammars()?.constraint(source)?),
@@ -38,7 +42,7 @@ pub(crate) fn submit(
                 seed,
                 ..options.sampling.clone()
             },
-            options: options.options.clone(),
+            options: generate,
             logprobs: options.logprobs,
             speculation: options.speculation.clone(),
             constraint,
@@ -68,8 +72,8 @@ struct RequestSource {
     events: Mutex<Receiver<RequestEvent>>,
     output: Mutex<Output>,
     with_logprobs: bool,
-    /// The tools of a chat, and how the model writes calls of them.
-    tools: Option<(ToolFormat, Vec<Json>)>,
+    /// The tools of a chat, and how the model writes answers.
+    tools: Option<(AnswerFormat, Vec<Json>)>,
 }
 
 /// What came so far.
@@ -86,9 +90,14 @@ impl RequestSource {
     fn end(&self, finish: FinishReason, timings: Timings) -> Event {
         let output = std::mem::take(&mut *lock(&self.output));
         let calls = self.tools.as_ref().map_or(vec![], |(format, tools)| {
-            let mut parser = ToolParser::new(*format, tools);
-            let (_, calls) = parser.push(&output.text);
-            [calls, parser.finish().1].concat()
+            let mut parser = AnswerParser::new(*format, tools);
+            let mut parts = parser.push(&output.text);
+            parts.extend(parser.finish());
+            let call = |part| match part {
+                AnswerPart::Call(call) => Some(call),
+                AnswerPart::Reasoning(_) | AnswerPart::Content(_) => None,
+            };
+            parts.into_iter().filter_map(call).collect()
         });
         let result = GenerationResult::from(GenerateOutput {
             tokens: output.tokens,

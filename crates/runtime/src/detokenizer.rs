@@ -71,7 +71,10 @@ impl IncrementalDetokenizer {
             return (String::new(), Some(FinishReason::Stop));
         }
         let bytes = tokenizer
-            .filter(|t| !t.kind(token).is_none_or(TokenKind::is_hidden))
+            .filter(|t| {
+                let hidden = t.kind(token).is_none_or(TokenKind::is_hidden);
+                !hidden || self.options.shown.contains(&token)
+            })
             .and_then(|t| t.token_bytes(token))
             .unwrap_or_default();
         let (text, found) = self.stop.push(&self.utf8.push(bytes));

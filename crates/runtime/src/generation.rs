@@ -14,6 +14,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Continue after the model's end-of-generation tokens.
     pub ignore_eos: bool,
+    /// Control tokens that are part of the text, such as the marks of reasoning and tool calls. All others are not.
+    pub shown: Vec<u32>,
 }
 
 named_enum! {

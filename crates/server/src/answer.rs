@@ -204,6 +204,8 @@ pub(crate) struct Usage {
     pub(crate) prompt: usize,
     pub(crate) completion: usize,
     pub(crate) cached: usize,
+    /// The completion's tokens that are reasoning.
+    pub(crate) reasoning: usize,
 }
 
 impl Usage {
@@ -220,6 +222,7 @@ impl Usage {
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": { "cached_tokens": self.cached },
+            "completion_tokens_details": { "reasoning_tokens": self.reasoning },
         })
     }
 }

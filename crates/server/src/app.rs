@@ -1,6 +1,7 @@
 //! `App`: the state that all handlers share.
 
 use crate::access::Owner;
+use crate::answer_store::AnswerStore;
 use crate::conversations::Conversations;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
@@ -17,6 +18,8 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) models: ModelRegistry,
     pub(crate) conversations: Conversations,
+    /// The tokens of answers, for requests that send them back as messages.
+    pub(crate) answers: AnswerStore,
     pub(crate) started: Instant,
     next_id: AtomicU64,
 }
@@ -26,6 +29,7 @@ impl App {
         App {
             models: ModelRegistry::new(&options, backend),
             conversations: Conversations::new(&options),
+            answers: AnswerStore::default(),
             started: Instant::now(),
             next_id: AtomicU64::new(1),
             options,

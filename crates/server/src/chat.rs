@@ -2,6 +2,7 @@
 
 use crate::access::Owner;
 use crate::answer::{Answer, GenerationParameters, cache_header};
+use crate::answer_store::History;
 use crate::app::App;
 use crate::body::{Body, Int, StringOrObject};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
@@ -18,7 +19,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::{BranchCells, CacheReport};
-use kvark::text::tools::ToolFormat;
+use kvark::text::AnswerFormat as TextFormat;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::Error;
@@ -44,7 +45,6 @@ const UNSUPPORTED: &[&str] = &[
     "functions",
     "modalities",
     "prediction",
-    "reasoning_effort",
     "verbosity",
     "web_search_options",
 ];
@@ -71,6 +71,19 @@ pub(crate) struct ChatRequest {
     /// Further variables of the chat template
     #[serde(default)]
     chat_template_kwargs: Map<String, Value>,
+    /// How much the model reasons, as its chat template has it; none for no reasoning
+    reasoning_effort: Option<String>,
+}
+
+/// Adds the variables of a template that a wanted effort sets.
+pub(crate) fn set_effort(variables: &mut Map<String, Value>, effort: Option<String>) {
+    let Some(effort) = effort else { return };
+    if effort == "none" {
+        variables
+            .entry("enable_thinking")
+            .or_insert(Value::Bool(false));
+    }
+    variables.entry("reasoning_effort").or_insert(effort.into());
 }
 
 /// The parameters of a turn, which all chat endpoints take.
@@ -103,13 +116,20 @@ pub(crate) struct ChatInput {
     pub(crate) unsupported: &'static [&'static str],
 }
 
+/// The number of a prompt's last tokens in which the beginning of an answer is looked for.
+const PROMPT_END: usize = 32;
+
 /// An answer that is ready to be generated.
 pub(crate) struct PreparedAnswer {
     pub(crate) model: Arc<LoadedModel>,
     pub(crate) prompt: ChatPrompt,
     pub(crate) tokens: Arc<Vec<u32>>,
-    /// How the model states calls; `None` if the answer is no chat.
-    pub(crate) tools: Option<ToolFormat>,
+    /// How the model writes answers; `None` if the answer is no chat.
+    pub(crate) answer_format: Option<TextFormat>,
+    /// The beginning of the answer that the prompt ends with.
+    pub(crate) opened: String,
+    /// The messages of a plain chat, whose answers are stored.
+    pub(crate) history: Option<History>,
     pub(crate) parameters: GenerationParameters,
     pub(crate) logprobs: Option<usize>,
     pub(crate) format: OutputFormat,
@@ -138,6 +158,7 @@ impl PreparedAnswer {
             _ => turn.tools,
         };
         let mut prompt = ChatPrompt::new(input.messages, tools, input.variables)?;
+        prompt.reasoning = app.options.reasoning;
         let format = OutputFormat::read(&mut generation, &choice, &prompt.tools)?;
         let conversation = turn.conversation.as_deref();
         let model = app.chat_model(generation.model.take(), conversation, owner);
@@ -154,24 +175,50 @@ impl PreparedAnswer {
         };
         let (turn, continued) = continued.unzip();
         let cells = continued.as_ref().map(|it| it.cells.clone());
-        let (prompt, tokens) = {
-            let model = model.clone();
-            let render = move |_: &App| {
+        let (prompt, tokens, begun, history) = {
+            let (model, owner) = (model.clone(), owner.clone());
+            let render = move |app: &App| {
+                let mut history = None;
+                let mut begun = None;
                 let tokens = match continued {
                     Some(it) => {
+                        begun = Some(it.answer_start()).filter(|_| prompt.messages.is_empty());
                         let known = it.messages.iter().map(|turn| turn.message.clone());
                         let known: Vec<Value> = known.collect();
                         prompt.messages = [known, prompt.messages].concat();
                         prompt.continued_tokens(&model, &it)?
                     }
-                    None => prompt.tokens(&model)?,
+                    None => {
+                        prompt.check_length(&model)?;
+                        let found = app.answers.find(&owner, &model.name, &prompt);
+                        history = Some(found.0);
+                        let known = found.1.filter(|_| prompt.keeps_answers(&model));
+                        let exact = known
+                            .and_then(|(held, answer)| prompt.tokens_after(&model, &held, answer));
+                        exact.map_or_else(|| prompt.tokens(&model), Ok)?
+                    }
                 };
-                Ok((prompt, tokens))
+                Ok((prompt, tokens, begun, history))
             };
             app.blocking(render).await?
         };
+        let answer_format = prompt.answer_format(&model);
+        let mut opened = String::new();
+        if let (Some(answer), Ok(tokenizer)) = (answer_format, model.model.tokenizer()) {
+            parameters.options.shown = answer.control_tokens(tokenizer, !prompt.tools.is_empty());
+            // A constrained answer begins with its content.
+            if !format.is_constrained() {
+                let start = begun.unwrap_or(tokens.len()).min(tokens.len());
+                let (before, answered) = tokens.split_at(start);
+                let end = &before[start.saturating_sub(PROMPT_END)..];
+                opened.push_str(answer.reasoning.opened(&tokenizer.decode(end, true)));
+                opened.push_str(&tokenizer.decode(answered, true));
+            }
+        }
         Ok(PreparedAnswer {
-            tools: Some(prompt.tool_format(&model)),
+            answer_format,
+            opened,
+            history,
             model,
             prompt,
             tokens: Arc::new(tokens),
@@ -239,9 +286,11 @@ pub(crate) async fn create(
         (None, false) => None,
     };
     let most = request.max_tokens.or(request.max_completion_tokens);
+    let mut variables = request.chat_template_kwargs;
+    set_effort(&mut variables, request.reasoning_effort);
     let input = ChatInput {
         messages,
-        variables: request.chat_template_kwargs,
+        variables,
         max_tokens: most.map(Int::size),
         logprobs,
         ignored: IGNORED,

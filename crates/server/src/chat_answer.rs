@@ -1,6 +1,7 @@
 //! `ChatAnswer`: the events of an answer's generations, with a chat's tool calls separated from text.
 
 use crate::answer::Answer;
+use crate::answer_store::History;
 use crate::app::App;
 use crate::chat::PreparedAnswer;
 use crate::conversations::ConversationTurn;
@@ -10,7 +11,8 @@ use crate::registry::LoadedModel;
 use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use kvark::generate::FinishReason;
 use kvark::speculative::RoundTrace;
-use kvark::text::tools::{ToolCall, ToolParser};
+use kvark::text::tools::ToolCall;
+use kvark::text::{AnswerParser, AnswerPart};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ pub(crate) enum ChatEvent {
         text: String,
         logprobs: Option<(u32, TokenLogprobs)>,
     },
+    /// Reasoning was generated.
+    Reasoning { choice: usize, text: String },
     /// A round of speculation was verified: its tree, as an object.
     Round { choice: usize, round: Value },
     /// A tool call is complete.
@@ -37,6 +41,8 @@ pub(crate) enum ChatEvent {
     End {
         choice: usize,
         called: bool,
+        /// The number of tokens that are reasoning.
+        reasoning_tokens: usize,
         output: Box<RequestOutput>,
     },
     /// A choice failed, which ends the answer.
@@ -45,6 +51,7 @@ pub(crate) enum ChatEvent {
 
 /// The generations of an answer.
 pub(crate) struct ChatAnswer {
+    app: Arc<App>,
     answer: Answer,
     choices: Vec<Choice>,
     ready: VecDeque<ChatEvent>,
@@ -52,33 +59,59 @@ pub(crate) struct ChatAnswer {
     model: Arc<LoadedModel>,
     /// The conversation that the first choice continues.
     conversation: Option<ConversationTurn>,
+    /// The prompt and its messages, if answers are stored.
+    prompt: Option<(History, Arc<Vec<u32>>)>,
     /// The beginning of the ids of tool calls.
     call_prefix: String,
 }
 
 struct Choice {
     /// `None` after the end, and for an answer that is no chat.
-    parser: Option<ToolParser>,
+    parser: Option<AnswerParser>,
     /// The tool calls so far, as they stand in a message.
     calls: Vec<Value>,
     text: String,
+    reasoning: String,
+    reasoning_tokens: usize,
+}
+
+impl Choice {
+    /// The answer as a message.
+    fn message(&self) -> Value {
+        let mut message = json!({ "role": "assistant", "content": self.text });
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.clone().into();
+        }
+        if !self.calls.is_empty() {
+            message["tool_calls"] = self.calls.clone().into();
+        }
+        message
+    }
 }
 
 impl ChatAnswer {
     pub(crate) fn new(
-        app: &App,
+        app: &Arc<App>,
         answer: Answer,
         of: &PreparedAnswer,
         conversation: Option<ConversationTurn>,
     ) -> ChatAnswer {
+        let parser = |format| {
+            let mut parser = AnswerParser::new(format, &of.prompt.tools);
+            parser.begin_after(&of.opened);
+            parser
+        };
         let choice = |_| Choice {
-            parser: of
-                .tools
-                .map(|format| ToolParser::new(format, &of.prompt.tools)),
+            parser: of.answer_format.map(parser),
             calls: vec![],
             text: String::new(),
+            reasoning: String::new(),
+            reasoning_tokens: 0,
         };
+        let prompt = of.history.clone().map(|it| (it, of.tokens.clone()));
         ChatAnswer {
+            app: app.clone(),
+            prompt,
             answer,
             choices: (0..of.parameters.choices).map(choice).collect(),
             ready: VecDeque::new(),
@@ -128,12 +161,39 @@ impl ChatAnswer {
 
     /// Adds generated text.
     fn generated(&mut self, choice: usize, text: String, logprobs: Option<(u32, TokenLogprobs)>) {
-        let (text, calls) = match &mut self.choices[choice].parser {
-            Some(parser) => parser.push(&text),
-            None => (text, vec![]),
+        let own = &mut self.choices[choice];
+        let parts = match &mut own.parser {
+            Some(parser) => {
+                let before = parser.in_reasoning();
+                let parts = parser.push(&text);
+                own.reasoning_tokens += usize::from(before || parser.in_reasoning());
+                parts
+            }
+            None => vec![AnswerPart::Content(text)],
         };
-        self.text(choice, text, logprobs);
-        self.calls(choice, calls);
+        self.parts(choice, parts, logprobs);
+    }
+
+    /// Adds the parts that a token completed.
+    fn parts(
+        &mut self,
+        choice: usize,
+        parts: Vec<AnswerPart>,
+        mut logprobs: Option<(u32, TokenLogprobs)>,
+    ) {
+        for part in parts {
+            match part {
+                AnswerPart::Reasoning(text) => {
+                    self.choices[choice].reasoning.push_str(&text);
+                    self.ready.push_back(ChatEvent::Reasoning { choice, text });
+                }
+                AnswerPart::Content(text) => self.text(choice, text, logprobs.take()),
+                AnswerPart::Call(call) => self.call(choice, call),
+            }
+        }
+        if logprobs.is_some() {
+            self.text(choice, String::new(), logprobs);
+        }
     }
 
     fn text(&mut self, choice: usize, text: String, logprobs: Option<(u32, TokenLogprobs)>) {
@@ -147,36 +207,36 @@ impl ChatAnswer {
         }
     }
 
-    fn calls(&mut self, choice: usize, calls: Vec<ToolCall>) {
+    fn call(&mut self, choice: usize, call: ToolCall) {
         let state = &mut self.choices[choice];
-        for call in calls {
-            let id = format!("{}-{choice}-{}", self.call_prefix, state.calls.len());
-            state.calls.push(call_object(&id, &call));
-            self.ready.push_back(ChatEvent::Call { choice, id, call });
-        }
+        let id = format!("{}-{choice}-{}", self.call_prefix, state.calls.len());
+        state.calls.push(call_object(&id, &call));
+        self.ready.push_back(ChatEvent::Call { choice, id, call });
     }
 
     fn end(&mut self, choice: usize, output: Box<RequestOutput>) {
+        let reasoning_tokens = self.choices[choice].reasoning_tokens;
         self.generated(choice, output.rest.clone(), None);
         if let Some(parser) = self.choices[choice].parser.take() {
-            let (text, calls) = parser.finish();
-            self.text(choice, text, None);
-            self.calls(choice, calls);
+            self.parts(choice, parser.finish(), None);
         }
         let state = &self.choices[choice];
         let called = !state.calls.is_empty();
         if choice == 0
             && let Some(turn) = self.conversation.take()
         {
-            let mut message = json!({ "role": "assistant", "content": state.text });
-            if called {
-                message["tool_calls"] = state.calls.clone().into();
-            }
-            turn.finish(message, output.finish != FinishReason::Stop);
+            turn.finish(state.message(), output.finish != FinishReason::Stop);
+        }
+        // The tokens of a stop string are no part of the message.
+        let whole = output.stop_string.is_none() && (called || !state.text.trim().is_empty());
+        if let Some((history, prompt)) = self.prompt.as_ref().filter(|_| whole) {
+            let tokens = [&prompt[..], &output.tokens].concat();
+            self.app.answers.insert(history, &state.message(), tokens);
         }
         self.ready.push_back(ChatEvent::End {
             choice,
             called,
+            reasoning_tokens,
             output,
         });
     }
@@ -186,13 +246,10 @@ impl Drop for ChatAnswer {
     /// An answer that was stopped in the middle is a turn of its conversation too.
     fn drop(&mut self) {
         if let Some(turn) = self.conversation.take() {
-            let tokens = turn.answer_tokens();
-            let tokenizer = self.model.model.tokenizer().ok();
-            let text = tokenizer.map(|tokenizer| tokenizer.decode(&tokens, false));
-            turn.finish(
-                json!({ "role": "assistant", "content": text.unwrap_or_default() }),
-                true,
-            );
+            if let Some(parser) = self.choices[0].parser.take() {
+                self.parts(0, parser.finish(), None);
+            }
+            turn.finish(self.choices[0].message(), true);
         }
     }
 }

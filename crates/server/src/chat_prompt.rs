@@ -2,10 +2,13 @@
 
 use crate::conversation::Conversation;
 use crate::error::ApiError;
+use crate::options::ReasoningHistory;
 use crate::registry::LoadedModel;
-use kvark::text::tools::{self, ToolFormat};
-use kvark::text::{EncodeOptions, Prompt};
-use serde_json::{Map, Value, json};
+use kvark::text::tools;
+use kvark::text::{
+    AnswerFormat, ChatContinuation, EncodeOptions, Prompt, ReasoningFormat, keeping_variables,
+};
+use serde_json::{Map, Value};
 
 /// The messages of a chat with its tools.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +17,8 @@ pub(crate) struct ChatPrompt {
     pub(crate) tools: Vec<Value>,
     /// Further variables of the template (`chat_template_kwargs`).
     pub(crate) variables: Map<String, Value>,
+    /// What becomes of the reasoning of earlier answers.
+    pub(crate) reasoning: ReasoningHistory,
 }
 
 impl ChatPrompt {
@@ -35,7 +40,16 @@ impl ChatPrompt {
             messages: messages.collect::<Result<_, _>>()?,
             tools,
             variables,
+            reasoning: ReasoningHistory::default(),
         })
+    }
+
+    /// Whether answers of a model keep their exact tokens.
+    pub(crate) fn keeps_answers(&self, model: &LoadedModel) -> bool {
+        self.reasoning == ReasoningHistory::Keep
+            || self
+                .answer_format(model)
+                .is_none_or(|format| format.reasoning == ReasoningFormat::None)
     }
 
     /// Refuses messages whose text is longer than any context of the model, before it is rendered and tokenised.
@@ -78,37 +92,44 @@ impl ChatPrompt {
         }
         let held = &it.tokens[..it.turns_end()];
         let prompt = self.render(model, true)?;
+        if !self.keeps_answers(model) {
+            return Ok(tokenizer.encode_prompt(&prompt));
+        }
         let exact = (!held.is_empty()).then(|| tokenizer.encode_prompt_after(held, &prompt));
         let exact = exact.flatten().or_else(|| {
             let answer = last.filter(|turn| turn.generated)?;
             debug_assert_eq!(answer.message["role"], "assistant");
-            self.tokens_after_answer(model, held, it.messages.len() - 1)
+            self.tokens_after(model, held, it.messages.len() - 1)
         });
         Ok(exact.unwrap_or_else(|| tokenizer.encode_prompt(&prompt)))
     }
 
-    /// The tokens of a generated answer and of what follows message `answer`, which is that answer. The template shows where
-    /// the answer ends: it is rendered with a mark in the answer's place. So an answer keeps its tokens, however the template
-    /// writes answers and tool calls.
-    fn tokens_after_answer(
+    /// The tokens that go on after the exact tokens of all messages up to message `answer`, which was generated.
+    pub(crate) fn tokens_after(
         &self,
         model: &LoadedModel,
         held: &[u32],
         answer: usize,
     ) -> Option<Vec<u32>> {
-        use std::hash::{BuildHasher, RandomState};
-        let mark = format!("kvark-{:016x}", RandomState::new().hash_one(answer));
-        let mut marked = self.clone();
-        marked.messages[answer] = json!({ "role": "assistant", "content": mark });
-        let prompt = marked.render(model, true).ok()?;
-        let (before, rest) = prompt.text().split_once(&mark)?;
-        if rest.contains(&mark) {
-            return None;
-        }
-        let tokenizer = model.model.tokenizer().ok()?;
-        let text_end = held.iter().rposition(|id| !tokenizer.is_eog(*id))? + 1;
-        let at = before.len() + mark.len();
-        Some(tokenizer.encode_rest(&held[..text_end], &prompt, at))
+        let template = model.model.chat_template().ok()?;
+        let continuation = ChatContinuation {
+            template,
+            tokenizer: model.model.tokenizer().ok()?,
+            messages: &self.messages,
+            tools: &self.tools,
+            variables: &self.template_variables(template.source_text()),
+        };
+        continuation.tokens(held, answer)
+    }
+
+    /// The variables of the template: those of the request, and those that keep reasoning.
+    fn template_variables(&self, source: &str) -> Map<String, Value> {
+        let mut variables = match self.reasoning {
+            ReasoningHistory::Keep => keeping_variables(source),
+            ReasoningHistory::Drop => Map::new(),
+        };
+        variables.extend(self.variables.clone());
+        variables
     }
 
     /// The text that the model sees, with the ranges of untrusted text.
@@ -121,15 +142,17 @@ impl ChatPrompt {
             &self.messages,
             &self.tools,
             answer,
-            &self.variables,
+            &self.template_variables(template.source_text()),
         );
         Ok(prompt.map_err(kvark::RuntimeError::from)?)
     }
 
-    /// How the model writes tool calls.
-    pub(crate) fn tool_format(&self, model: &LoadedModel) -> ToolFormat {
+    /// How the model writes answers; `None` without a tokenizer.
+    pub(crate) fn answer_format(&self, model: &LoadedModel) -> Option<AnswerFormat> {
         let template = model.model.chat_template();
-        ToolFormat::of_template(template.map_or("", |template| template.source_text()))
+        let source = template.map_or("", |template| template.source_text());
+        let tokenizer = model.model.tokenizer().ok()?;
+        Some(AnswerFormat::of_model(source, tokenizer))
     }
 }
 
@@ -180,6 +203,18 @@ fn message(index: usize, message: Value) -> Result<Value, ApiError> {
     shaped.insert("content".to_owned(), content.unwrap_or_default().into());
     if !calls.is_empty() {
         shaped.insert("tool_calls".to_owned(), calls.into());
+    }
+    let mut reasoning = None;
+    for name in ["reasoning_content", "reasoning", "thinking"] {
+        match message.remove(name) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(text)) => reasoning = reasoning.or(Some(text)),
+            Some(_) => return Err(wrong(format!("has a {name} that is not text"))),
+        }
+    }
+    let is_answer = shaped["role"] == "assistant";
+    if let Some(text) = reasoning.filter(|text| is_answer && !text.is_empty()) {
+        shaped.insert("reasoning_content".to_owned(), text.into());
     }
     for name in ["name", "tool_call_id"] {
         if let Some(value) = message.remove(name) {

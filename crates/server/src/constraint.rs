@@ -130,6 +130,11 @@ impl OutputFormat {
         Ok(OutputFormat { grammar, parameter })
     }
 
+    /// Whether the output is not free.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.grammar.is_some()
+    }
+
     /// A constraint for each of `choices`; `None` if the output is free. The grammar is compiled on a thread that may block.
     pub(crate) async fn constraints(
         &self,

@@ -104,6 +104,14 @@ impl Conversation {
         self.messages.last().map_or(0, |turn| turn.end)
     }
 
+    /// The number of tokens before the last answer, if it can go on, or before the next one.
+    pub(crate) fn answer_start(&self) -> usize {
+        match self.messages.split_last() {
+            Some((last, before)) if last.partial => before.last().map_or(0, |turn| turn.end),
+            _ => self.turns_end(),
+        }
+    }
+
     /// Begins a completion: its prompt, and the messages that are new in it.
     pub(crate) fn begin_turn(&mut self, tokens: Arc<Vec<u32>>, messages: &[Value]) {
         // A template that renders earlier messages otherwise than before has changed their tokens.
@@ -135,9 +143,14 @@ impl Conversation {
         let end = self.tokens.len();
         match self.messages.last_mut().filter(|turn| turn.partial) {
             Some(last) => {
-                let text =
-                    |message: &Value| message["content"].as_str().unwrap_or_default().to_owned();
-                last.message["content"] = (text(&last.message) + &text(&message)).into();
+                for name in ["content", "reasoning_content"] {
+                    let text =
+                        |message: &Value| message[name].as_str().unwrap_or_default().to_owned();
+                    let whole = text(&last.message) + &text(&message);
+                    if name == "content" || !whole.is_empty() {
+                        last.message[name] = whole.into();
+                    }
+                }
                 if let Some(calls) = message.get("tool_calls") {
                     last.message["tool_calls"] = calls.clone();
                 }
@@ -170,8 +183,10 @@ impl Conversation {
                 "end": turn.end,
                 "partial": turn.partial,
             });
-            if let Some(calls) = turn.message.get("tool_calls") {
-                object["tool_calls"] = calls.clone();
+            for name in ["tool_calls", "reasoning_content"] {
+                if let Some(value) = turn.message.get(name) {
+                    object[name] = value.clone();
+                }
             }
             object
         });

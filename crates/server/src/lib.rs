@@ -5,6 +5,7 @@
 
 mod access;
 mod answer;
+mod answer_store;
 mod app;
 mod body;
 mod chat;
@@ -35,7 +36,7 @@ mod tokenize;
 
 pub use answer::spec_object;
 pub use openapi::document as openapi_document;
-pub use options::ServerOptions;
+pub use options::{ReasoningHistory, ServerOptions};
 
 use app::App;
 use kvark::backend::Backend;

@@ -128,7 +128,7 @@ pub(crate) struct MessageRequest {
     /// format: {"type": "json_schema", "schema": ...}
     #[serde(default)]
     output_config: Map<String, Value>,
-    /// Only {"type": "disabled"}
+    /// {"type": "enabled"} or {"type": "disabled"}: what the chat template is told as enable_thinking; budgets are not kept
     #[serde(default)]
     thinking: Map<String, Value>,
 }
@@ -164,11 +164,15 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     if let Some(format) = output_format(request.output_config)? {
         generation.response_format = Some(format);
     }
-    if request.thinking.get("type") == Some(&"enabled".into()) {
-        return Err(ApiError::unsupported("thinking"));
+    let mut variables = Map::new();
+    match request.thinking.get("type").and_then(Value::as_str) {
+        Some("enabled") => _ = variables.insert("enable_thinking".to_owned(), true.into()),
+        Some("disabled") => _ = variables.insert("enable_thinking".to_owned(), false.into()),
+        _ => {}
     }
     let input = ChatInput {
         messages,
+        variables,
         max_tokens: Some(request.max_tokens.size()),
         stop: request.stop_sequences.map_or(vec![], Strings::into),
         ignored: IGNORED,
@@ -197,11 +201,15 @@ fn openai_message(message: Value) -> Result<Vec<Value>, ApiError> {
         return Ok(vec![message]);
     };
     let mut text = String::new();
+    let mut thinking = String::new();
     let mut calls = vec![];
     let mut results = vec![];
     for block in blocks {
         match block["type"].as_str().unwrap_or("text") {
             "text" => text.push_str(block["text"].as_str().unwrap_or_default()),
+            "thinking" => thinking.push_str(block["thinking"].as_str().unwrap_or_default()),
+            // The server writes none, so nothing is known of their content.
+            "redacted_thinking" => {}
             "tool_use" => calls.push(json!({
                 "id": block["id"],
                 "type": "function",
@@ -219,6 +227,9 @@ fn openai_message(message: Value) -> Result<Vec<Value>, ApiError> {
         }
     }
     let mut own = json!({ "role": role, "content": text });
+    if !thinking.is_empty() {
+        own["reasoning_content"] = thinking.into();
+    }
     if !calls.is_empty() {
         own["tool_calls"] = calls.into();
     }
@@ -255,11 +266,10 @@ fn call_block(id: &str, call: &kvark::text::tools::ToolCall) -> Value {
 /// A message of Anthropic's API, as it comes.
 struct MessageAnswer {
     message: Value,
-    text: String,
-    calls: Vec<Value>,
+    /// The content blocks so far.
+    content: Vec<Value>,
     ready: VecDeque<Frame>,
-    /// The number of content blocks so far, and whether the last one is a text that goes on.
-    blocks: usize,
+    /// Whether the last block is a text or reasoning that goes on.
     open: bool,
 }
 
@@ -283,10 +293,8 @@ impl MessageAnswer {
         });
         let mut answer = MessageAnswer {
             message: message.clone(),
-            text: String::new(),
-            calls: vec![],
+            content: vec![],
             ready: VecDeque::new(),
-            blocks: 0,
             open: false,
         };
         answer.push("message_start", json!({ "message": message }));
@@ -299,17 +307,37 @@ impl MessageAnswer {
     }
 
     fn open_block(&mut self, block: Value) {
-        let index = self.blocks;
+        let index = self.content.len();
         self.push(
             "content_block_start",
             json!({ "index": index, "content_block": block }),
         );
-        self.blocks += 1;
+        self.content.push(block);
         self.open = true;
     }
 
+    /// Adds text to the open block of this type, or to a new one.
+    fn add_text(&mut self, kind: &str, empty: Value, text: &str) {
+        let name = match kind {
+            "thinking" => "thinking",
+            _ => "text",
+        };
+        let last = self.content.last().filter(|_| self.open);
+        if last.is_none_or(|block| block["type"] != kind) {
+            self.close_block();
+            self.open_block(empty);
+        }
+        if let Some(block) = self.content.last_mut() {
+            let whole = block[name].as_str().unwrap_or_default().to_owned() + text;
+            block[name] = whole.into();
+        }
+        let mut delta = json!({ "type": format!("{kind}_delta") });
+        delta[name] = text.into();
+        self.delta(delta);
+    }
+
     fn delta(&mut self, delta: Value) {
-        let index = self.blocks - 1;
+        let index = self.content.len() - 1;
         self.push(
             "content_block_delta",
             json!({ "index": index, "delta": delta }),
@@ -318,7 +346,10 @@ impl MessageAnswer {
 
     fn close_block(&mut self) {
         if std::mem::replace(&mut self.open, false) {
-            let index = self.blocks - 1;
+            let index = self.content.len() - 1;
+            if self.content[index]["type"] == "thinking" {
+                self.delta(json!({ "type": "signature_delta", "signature": "" }));
+            }
             self.push("content_block_stop", json!({ "index": index }));
         }
     }
@@ -332,24 +363,27 @@ impl AnswerFormat for MessageAnswer {
     fn event(&mut self, event: ChatEvent) {
         match event {
             ChatEvent::Text { text, .. } => {
-                if !self.open {
-                    self.open_block(json!({ "type": "text", "text": "" }));
-                }
-                self.text.push_str(&text);
-                self.delta(json!({ "type": "text_delta", "text": text }));
+                self.add_text("text", json!({ "type": "text", "text": "" }), &text);
+            }
+            ChatEvent::Reasoning { text, .. } => {
+                let empty = json!({ "type": "thinking", "thinking": "", "signature": "" });
+                self.add_text("thinking", empty, &text);
             }
             ChatEvent::Call { id, call, .. } => {
                 self.close_block();
-                let mut block = call_block(&id, &call);
-                self.calls.push(block.clone());
+                let whole = call_block(&id, &call);
+                let mut block = whole.clone();
                 block["input"] = json!({});
                 self.open_block(block);
+                if let Some(last) = self.content.last_mut() {
+                    *last = whole;
+                }
                 let arguments = call.arguments;
                 self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }));
                 self.close_block();
             }
             ChatEvent::End { called, output, .. } => {
-                if self.blocks == 0 {
+                if self.content.is_empty() {
                     self.open_block(json!({ "type": "text", "text": "" }));
                 }
                 self.close_block();
@@ -376,9 +410,7 @@ impl AnswerFormat for MessageAnswer {
     }
 
     fn whole(mut self) -> Value {
-        let text = json!({ "type": "text", "text": self.text });
-        let text = Some(text).filter(|_| !self.text.is_empty() || self.calls.is_empty());
-        self.message["content"] = text.into_iter().chain(self.calls).collect();
+        self.message["content"] = self.content.into();
         self.message
     }
 }

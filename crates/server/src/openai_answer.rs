@@ -55,6 +55,7 @@ pub(crate) struct OpenAiAnswer {
 struct Choice {
     begun: bool,
     text: String,
+    reasoning: String,
     calls: Vec<Value>,
     logprobs: Value,
     finish: Value,
@@ -88,6 +89,7 @@ impl OpenAiAnswer {
         let choice = |_| Choice {
             begun: false,
             text: text.to_owned(),
+            reasoning: String::new(),
             calls: vec![],
             logprobs: logprobs.clone(),
             finish: Value::Null,
@@ -187,6 +189,7 @@ impl AnswerFormat for OpenAiAnswer {
         let choice = match &event {
             ChatEvent::Started { choice }
             | ChatEvent::Text { choice, .. }
+            | ChatEvent::Reasoning { choice, .. }
             | ChatEvent::Call { choice, .. }
             | ChatEvent::Round { choice, .. }
             | ChatEvent::End { choice, .. } => *choice,
@@ -220,6 +223,12 @@ impl AnswerFormat for OpenAiAnswer {
                 own.text.push_str(&text);
                 append_lists(&mut own.logprobs, logprobs);
             }
+            ChatEvent::Reasoning { text, .. } => {
+                let delta = json!({ "reasoning_content": text, "reasoning": text });
+                let chunk = self.part(choice, delta, Value::Null, Value::Null);
+                self.push(&chunk);
+                self.choices[choice].reasoning.push_str(&text);
+            }
             ChatEvent::Call { id, call, .. } => {
                 let mut object = call_object(&id, &call);
                 let calls = &mut self.choices[choice].calls;
@@ -229,8 +238,14 @@ impl AnswerFormat for OpenAiAnswer {
                 let chunk = self.part(choice, delta, Value::Null, Value::Null);
                 self.push(&chunk);
             }
-            ChatEvent::End { called, output, .. } => {
+            ChatEvent::End {
+                called,
+                reasoning_tokens,
+                output,
+                ..
+            } => {
                 self.usage.add(&output);
+                self.usage.reasoning += reasoning_tokens;
                 self.timings = timings(&output);
                 let finish = Value::from(chat_finish(called, output.finish));
                 self.choices[choice].finish = finish.clone();
@@ -272,6 +287,10 @@ impl AnswerFormat for OpenAiAnswer {
                     let message =
                         json!({ "role": "assistant", "content": content, "refusal": null });
                     choice["message"] = message;
+                    if !own.reasoning.is_empty() {
+                        choice["message"]["reasoning_content"] = own.reasoning.clone().into();
+                        choice["message"]["reasoning"] = own.reasoning.into();
+                    }
                     if !own.calls.is_empty() {
                         choice["message"]["tool_calls"] = own.calls.into();
                     }

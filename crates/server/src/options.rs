@@ -5,6 +5,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What becomes of the reasoning of earlier answers in a chat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReasoningHistory {
+    /// Answers keep the tokens that were generated, so that nothing before the new message is computed again.
+    #[default]
+    Keep,
+    /// The chat template decides; most drop it.
+    Drop,
+}
+
 /// The options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -34,6 +44,8 @@ pub struct ServerOptions {
     /// With `Some(keep)`, an answer whose context is full keeps the first `keep` tokens and drops the older half of the others,
     /// instead of ending.
     pub context_shift: Option<usize>,
+    /// What becomes of the reasoning of earlier answers in a chat.
+    pub reasoning: ReasoningHistory,
     /// The longest time of one answer.
     pub timeout: Duration,
     /// How long running answers may go on after a stop.
@@ -63,6 +75,7 @@ impl Default for ServerOptions {
             cache_disk: None,
             prefix: None,
             context_shift: None,
+            reasoning: ReasoningHistory::default(),
             timeout: Duration::from_secs(600),
             grace: Duration::from_secs(30),
             lenient: false,

@@ -4,7 +4,7 @@ use crate::access::Owner;
 use crate::answer::{Usage, cache_object, finish_name};
 use crate::app::App;
 use crate::body::{Body, Int, TextOrObjects};
-use crate::chat::{ChatInput, PreparedAnswer, TurnRequest};
+use crate::chat::{ChatInput, PreparedAnswer, TurnRequest, set_effort};
 use crate::chat_answer::ChatEvent;
 use crate::error::ApiError;
 use crate::generation::GenerationRequest;
@@ -36,13 +36,7 @@ pub(crate) const IGNORED: &[&str] = &[
 ];
 
 /// Parameters that would change the output.
-const UNSUPPORTED: &[&str] = &[
-    "background",
-    "previous_response_id",
-    "prompt",
-    "reasoning",
-    "truncation",
-];
+const UNSUPPORTED: &[&str] = &["background", "previous_response_id", "prompt", "truncation"];
 
 /// The parameters of a response, besides those of all turns and generations.
 #[derive(Deserialize, JsonSchema)]
@@ -56,6 +50,15 @@ pub(crate) struct ResponseRequest {
     max_output_tokens: Option<Int<1>>,
     /// format: text, json_object or json_schema
     text: Option<TextOptions>,
+    /// effort: what the chat template is told as reasoning_effort
+    reasoning: Option<ReasoningOptions>,
+}
+
+/// `reasoning`.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(inline)]
+struct ReasoningOptions {
+    effort: Option<String>,
 }
 
 /// `text`: its format is what chat completions call `response_format`.
@@ -81,13 +84,20 @@ pub(crate) async fn create(
     let mut messages: Vec<Value> = system.collect();
     match request.input {
         Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
-        Value::Array(items) => messages.extend(items.into_iter().map(message)),
+        Value::Array(items) => {
+            for item in items {
+                add_message(&mut messages, message(item));
+            }
+        }
         _ => return Err(ApiError::parameter("input", "must be a string or a list")),
     }
     let format = request.text.and_then(|text| text.format);
     generation.response_format = format.or(generation.response_format);
+    let mut variables = Map::new();
+    set_effort(&mut variables, request.reasoning.and_then(|it| it.effort));
     let input = ChatInput {
         messages,
+        variables,
         max_tokens: request.max_output_tokens.map(Int::size),
         ignored: IGNORED,
         unsupported: UNSUPPORTED,
@@ -100,9 +110,56 @@ pub(crate) async fn create(
     chat.respond(&app, format).await
 }
 
+/// Adds a message. The items of one answer (reasoning, text and calls) are one message.
+fn add_message(messages: &mut Vec<Value>, message: Value) {
+    let is_answer = |message: &Value| message["role"] == "assistant";
+    let Some(last) = messages
+        .last_mut()
+        .filter(|last| is_answer(last) && is_answer(&message))
+    else {
+        return messages.push(message);
+    };
+    // A text or reasoning after the same begins another answer.
+    let taken = |name: &str| !last[name].is_null() && !message[name].is_null();
+    let after_calls = last.get("tool_calls").is_some() && !message["content"].is_null();
+    if after_calls || taken("content") || taken("reasoning_content") {
+        return messages.push(message);
+    }
+    if let (Some(calls), Some(new)) = (
+        last["tool_calls"].as_array_mut(),
+        message["tool_calls"].as_array(),
+    ) {
+        return calls.extend(new.iter().cloned());
+    }
+    for name in ["content", "reasoning_content", "tool_calls"] {
+        if let Some(value) = message.get(name).filter(|value| !value.is_null()) {
+            last[name] = value.clone();
+        }
+    }
+}
+
+/// The text of a reasoning item: its content, or else its summary.
+fn reasoning_text(item: &Value) -> String {
+    let text = |name: &str| -> String {
+        let parts = item[name].as_array().into_iter().flatten();
+        parts.filter_map(|part| part["text"].as_str()).collect()
+    };
+    let content = text("content");
+    if content.is_empty() {
+        text("summary")
+    } else {
+        content
+    }
+}
+
 /// An input item as a chat message.
 fn message(item: Value) -> Value {
     match item["type"].as_str() {
+        Some("reasoning") => json!({
+            "role": "assistant",
+            "content": null,
+            "reasoning_content": reasoning_text(&item),
+        }),
         Some("function_call") => json!({
             "role": "assistant",
             "content": null,
@@ -128,6 +185,8 @@ struct ResponseAnswer {
     sequence: u64,
     /// The text of the open message item.
     open: Option<String>,
+    /// The text of the open reasoning item.
+    reasoning: Option<String>,
 }
 
 impl ResponseAnswer {
@@ -161,6 +220,7 @@ impl ResponseAnswer {
             ready: VecDeque::new(),
             sequence: 0,
             open: None,
+            reasoning: None,
         };
         answer.push("response.created", json!({ "response": response }));
         answer.push("response.in_progress", json!({ "response": response }));
@@ -185,6 +245,41 @@ impl ResponseAnswer {
         if let Some(output) = self.response["output"].as_array_mut() {
             output.push(item);
         }
+    }
+
+    fn add_reasoning(&mut self, text: &str) {
+        let (index, id) = self.next_item("rs");
+        if self.reasoning.is_none() {
+            self.close_message();
+            let item = reasoning_item(&id, "in_progress", vec![]);
+            self.push(
+                "response.output_item.added",
+                json!({ "output_index": index, "item": item }),
+            );
+        }
+        self.reasoning.get_or_insert_default().push_str(text);
+        self.push(
+            "response.reasoning_text.delta",
+            json!({ "item_id": id, "output_index": index, "content_index": 0, "delta": text }),
+        );
+    }
+
+    fn close_reasoning(&mut self) {
+        let Some(text) = self.reasoning.take() else {
+            return;
+        };
+        let (index, id) = self.next_item("rs");
+        self.push(
+            "response.reasoning_text.done",
+            json!({ "item_id": id, "output_index": index, "content_index": 0, "text": text }),
+        );
+        let part = json!({ "type": "reasoning_text", "text": text });
+        let item = reasoning_item(&id, "completed", vec![part]);
+        self.push(
+            "response.output_item.done",
+            json!({ "output_index": index, "item": item }),
+        );
+        self.add_item(item);
     }
 
     fn open_message(&mut self) {
@@ -227,7 +322,8 @@ impl ResponseAnswer {
         self.add_item(item);
     }
 
-    fn end(&mut self, output: &RequestOutput) {
+    fn end(&mut self, output: &RequestOutput, reasoning_tokens: usize) {
+        self.close_reasoning();
         if self.open.is_none() && self.response["output"].as_array().is_none_or(Vec::is_empty) {
             self.open_message();
         }
@@ -238,7 +334,7 @@ impl ResponseAnswer {
             "input_tokens": usage.prompt,
             "input_tokens_details": { "cached_tokens": usage.cached },
             "output_tokens": usage.completion,
-            "output_tokens_details": { "reasoning_tokens": 0 },
+            "output_tokens_details": { "reasoning_tokens": reasoning_tokens },
             "total_tokens": usage.prompt + usage.completion,
         });
         let whole = output.finish == FinishReason::Stop;
@@ -259,6 +355,11 @@ impl ResponseAnswer {
     }
 }
 
+/// An output item with reasoning.
+fn reasoning_item(id: &str, status: &str, content: Vec<Value>) -> Value {
+    json!({ "id": id, "type": "reasoning", "status": status, "summary": [], "content": content })
+}
+
 impl AnswerFormat for ResponseAnswer {
     fn ready(&mut self) -> &mut VecDeque<Frame> {
         &mut self.ready
@@ -267,6 +368,7 @@ impl AnswerFormat for ResponseAnswer {
     fn event(&mut self, event: ChatEvent) {
         match event {
             ChatEvent::Text { text, .. } => {
+                self.close_reasoning();
                 if self.open.is_none() {
                     self.open_message();
                 }
@@ -277,9 +379,11 @@ impl AnswerFormat for ResponseAnswer {
                     json!({ "item_id": id, "output_index": index, "content_index": 0, "delta": text }),
                 );
             }
+            ChatEvent::Reasoning { text, .. } => self.add_reasoning(&text),
             ChatEvent::Call {
                 id: call_id, call, ..
             } => {
+                self.close_reasoning();
                 self.close_message();
                 let (place, id) = self.next_item("fc");
                 let item = json!({
@@ -304,7 +408,11 @@ impl AnswerFormat for ResponseAnswer {
                 );
                 self.add_item(item);
             }
-            ChatEvent::End { output, .. } => self.end(&output),
+            ChatEvent::End {
+                reasoning_tokens,
+                output,
+                ..
+            } => self.end(&output, reasoning_tokens),
             ChatEvent::Started { .. } | ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 self.response["status"] = "failed".into();

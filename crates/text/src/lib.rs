@@ -6,6 +6,8 @@
 //! | turn text into ids and ids into text | [`Tokenizer`] |
 //! | write a tokenizer in another language | [`TokenizerTables`] |
 //! | show text while its tokens arrive | [`Utf8Stream`] |
+//! | separate reasoning, content and tool calls of an answer | [`AnswerParser`] |
+//! | continue a conversation with exact tokens | [`ChatContinuation`] |
 //! | turn a conversation into a prompt | [`ChatTemplate`], [`Message`] and [`Prompt`] |
 //!
 //! The crate takes plain data and does not depend on a model format. A tokenizer is built from a vocabulary. A chat
@@ -44,18 +46,25 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer;
 mod chat;
+mod continuation;
 mod encode;
 mod error;
+mod harmony;
+mod reasoning;
 mod token_bytes;
 mod tokenizer;
 pub mod tools;
 mod utf8;
 mod vocab;
 
+pub use answer::{AnswerFormat, AnswerParser, AnswerPart};
 pub use chat::{ChatTemplate, Message, Prompt};
+pub use continuation::ChatContinuation;
 pub use encode::automaton::{Acceptance, WordAutomata, WordAutomaton};
 pub use error::TextError;
+pub use reasoning::{ReasoningFormat, ReasoningTags, keeping_variables};
 pub use tokenizer::{
     AlgorithmTables, EncodeOptions, MergeRow, Tokenizer, TokenizerTables, TrieEdge,
 };

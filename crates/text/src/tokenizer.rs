@@ -14,7 +14,7 @@ use crate::vocab::{TokenKind, Vocab, VocabModel};
 use std::ops::Range;
 
 /// Texts of the end-of-generation tokens of known model families, in addition to the file's EOS.
-const EOG_TOKEN_TEXTS: [&str; 13] = [
+const EOG_TOKEN_TEXTS: [&str; 14] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -24,6 +24,7 @@ const EOG_TOKEN_TEXTS: [&str; 13] = [
     "<|end_of_turn|>",
     "<end_of_turn>",
     "<turn|>",
+    "<|tool_response>",
     "<|return|>",
     "<|call|>",
     "<EOT>",
@@ -103,6 +104,12 @@ impl Tokenizer {
             .chain(vocab.extra_eos.iter().copied())
             .collect();
         eog_ids.extend(EOG_TOKEN_TEXTS.iter().filter_map(|text| special.get(text)));
+        // In the harmony format, an answer goes on with another message after this token.
+        if let (Some(end), Some(_)) = (special.get("<|end|>"), special.get("<|channel|>"))
+            && eos != Some(end)
+        {
+            eog_ids.retain(|id| *id != end);
+        }
         eog_ids.sort_unstable();
         eog_ids.dedup();
         Ok(Self {
@@ -180,6 +187,20 @@ impl Tokenizer {
     /// The ranges of control tokens in `text`.
     pub(crate) fn control_spans(&self, text: &str) -> Vec<Range<usize>> {
         self.special.hidden_spans(text)
+    }
+
+    /// The start of the first token after byte `from` of a prompt that ends a generation.
+    pub(crate) fn first_eog(&self, prompt: &Prompt, from: usize) -> Option<usize> {
+        let mut at = 0;
+        for part in self.prompt_parts(prompt) {
+            let len = match part {
+                Segment::Token(id) if at >= from && self.is_eog(id) => return Some(at),
+                Segment::Token(id) => self.token_bytes(id).map_or(0, <[u8]>::len),
+                Segment::Text(text) => text.len(),
+            };
+            at += len;
+        }
+        None
     }
 
     fn prompt_parts<'t>(&self, prompt: &'t Prompt) -> Vec<Segment<'t>> {

@@ -1,5 +1,13 @@
 //! Tool calls: how a model is told about tools, and how its calls are found in its text.
 
+mod calls;
+mod literal;
+mod parser;
+
+pub use parser::ToolParser;
+pub(crate) use parser::partial_suffix;
+
+use crate::reasoning::place_reasoning;
 use crate::{ChatTemplate, Prompt, TextError, Tokenizer};
 use serde_json::{Map, Value, json};
 
@@ -20,15 +28,41 @@ pub enum ToolFormat {
     /// The answer is JSON: an object, objects one after the other, or a list (Llama 3, Mistral). The control tokens
     /// before it are not part of the text.
     Json,
+    /// `<tool_call><function=NAME><parameter=NAME>VALUE</parameter></function></tool_call>` (Qwen3.5, Nemotron 3).
+    Xml,
+    /// `<|tool_call>call:NAME{KEY:VALUE}<tool_call|>` (Gemma 4).
+    Gemma,
+    /// `<|tool_call_start|>[NAME(KEY=VALUE)]<|tool_call_end|>` (LFM2).
+    Pythonic,
+    /// `<|tool_call|>[{"name": …, "arguments": …}]` up to the end of the answer (Granite 3).
+    Granite,
+    /// A message to `functions.NAME` in a channel (gpt-oss).
+    Harmony,
 }
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+const LFM_OPEN: &str = "<|tool_call_start|>";
+const LFM_CLOSE: &str = "<|tool_call_end|>";
+const GRANITE_OPEN: &str = "<|tool_call|>";
 
 impl ToolFormat {
-    /// The format of a model, from the source of its chat template. A template that does not show tools has them explained by
+    /// The format of a model, from the source of its chat template and its special tokens.
+    pub fn of_model(source: &str, tokenizer: &Tokenizer) -> ToolFormat {
+        let special = |text: &str| tokenizer.special_token(text).is_some();
+        match ToolFormat::of_template(source) {
+            // The template of LFM2.5 says nothing of the tokens that its models write.
+            ToolFormat::Tagged if !source.contains(OPEN) && special(LFM_OPEN) => {
+                ToolFormat::Pythonic
+            }
+            format => format,
+        }
+    }
+
+    /// The format that the source of a chat template shows. A template that does not show tools has them explained by
     /// [`prompt_with_tools`], with tags.
     pub fn of_template(source: &str) -> ToolFormat {
+        let has = |mark: &str| source.contains(mark);
         if !template_knows_tools(source) {
             return ToolFormat::Tagged;
         }
@@ -37,15 +71,38 @@ impl ToolFormat {
             "<|python_tag|>",
             "\"parameters\": dictionary",
         ];
-        match !source.contains(OPEN) && json.iter().any(|mark| source.contains(mark)) {
-            true => ToolFormat::Json,
-            false => ToolFormat::Tagged,
+        if has("<|channel|>") && has("<|message|>") {
+            ToolFormat::Harmony
+        } else if has("<|tool_call>") {
+            ToolFormat::Gemma
+        } else if has(LFM_OPEN) || has("<|tool_list_start|>") {
+            ToolFormat::Pythonic
+        } else if has("<function=") {
+            ToolFormat::Xml
+        } else if has(GRANITE_OPEN) {
+            ToolFormat::Granite
+        } else if !has(OPEN) && json.iter().any(|mark| has(mark)) {
+            ToolFormat::Json
+        } else {
+            ToolFormat::Tagged
+        }
+    }
+
+    /// The marks of the format that can be control tokens.
+    pub(crate) fn marks(self) -> &'static [&'static str] {
+        match self {
+            ToolFormat::Tagged | ToolFormat::Xml => &[OPEN, CLOSE],
+            ToolFormat::Json => &[],
+            ToolFormat::Gemma => &["<|tool_call>", "<tool_call|>", "<|\"|>"],
+            ToolFormat::Pythonic => &[LFM_OPEN, LFM_CLOSE],
+            ToolFormat::Granite => &[GRANITE_OPEN],
+            ToolFormat::Harmony => &crate::harmony::MARKS,
         }
     }
 }
 
 /// The prompt of a chat with tools. A template that does not show tools, or does not write the calls of earlier answers, gets
-/// them as text: in the system message, and in the answers.
+/// them as text: in the system message, and in the answers. The reasoning of an answer is its `reasoning_content`.
 ///
 /// # Errors
 /// As [`ChatTemplate::render`].
@@ -68,8 +125,9 @@ pub fn prompt_with_tools(
     for message in &mut messages {
         let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
         calls.into_iter().flatten().for_each(parse_arguments);
+        place_reasoning(message, template.source_text());
         if !template_knows_calls(template.source_text()) {
-            write_calls(message);
+            write_calls(message, ToolFormat::of_template(template.source_text()));
         }
     }
     template.prompt_with(tokenizer, &messages, add_generation_prompt, &variables)
@@ -111,7 +169,7 @@ fn template_knows_calls(source: &str) -> bool {
 }
 
 /// Writes the calls of a message into its text, for templates that do not: as the model was told to write them.
-fn write_calls(message: &mut Value) {
+fn write_calls(message: &mut Value, format: ToolFormat) {
     let Some(calls) = message.get("tool_calls").and_then(Value::as_array) else {
         return;
     };
@@ -120,13 +178,18 @@ fn write_calls(message: &mut Value) {
         json!({ "name": function["name"], "arguments": function["arguments"] })
     };
     let calls: Vec<Value> = calls.iter().map(call).collect();
-    let calls = match &calls[..] {
-        [one] => one.to_string(),
-        _ => Value::from(calls).to_string(),
+    let calls = match (format, &calls[..]) {
+        (ToolFormat::Pythonic, calls) => {
+            let calls: Vec<String> = calls.iter().map(literal::write_call).collect();
+            format!("{LFM_OPEN}[{}]{LFM_CLOSE}", calls.join(", "))
+        }
+        (ToolFormat::Granite, calls) => format!("{GRANITE_OPEN}{}", Value::from(calls)),
+        (_, [one]) => format!("{OPEN}\n{one}\n{CLOSE}"),
+        (_, calls) => format!("{OPEN}\n{}\n{CLOSE}", Value::from(calls)),
     };
     let text = message["content"].as_str().unwrap_or_default();
     let blank = if text.is_empty() { "" } else { "\n" };
-    message["content"] = format!("{text}{blank}{OPEN}\n{calls}\n{CLOSE}").into();
+    message["content"] = format!("{text}{blank}{calls}").into();
 }
 
 /// A system message for templates that do not show tools.
@@ -171,171 +234,22 @@ pub fn call_schema(tools: &[Value], only: Option<&str>) -> Value {
     json!({ "anyOf": calls.collect::<Vec<Value>>() })
 }
 
-/// Separates the text of an answer from its tool calls, as the text arrives.
-pub struct ToolParser {
-    format: Option<ToolFormat>,
-    /// The names of the tools; JSON that names none of them is text.
-    names: Vec<String>,
-    /// Text that may be a part of a call.
-    held: String,
-    /// Whether `held` follows an opening tag.
-    inside: bool,
-    started: bool,
-    /// Whether there was an opening tag.
-    called: bool,
-}
-
-impl ToolParser {
-    /// A parser for these tools. Without tools, everything is text.
-    pub fn new(format: ToolFormat, tools: &[Value]) -> ToolParser {
-        let name = |tool: &Value| {
-            let function = tool.get("function").unwrap_or(tool);
-            Some(function.get("name")?.as_str()?.to_owned())
-        };
-        let names: Vec<String> = tools.iter().filter_map(name).collect();
-        ToolParser {
-            format: (!names.is_empty()).then_some(format),
-            names,
-            held: String::new(),
-            inside: false,
-            started: false,
-            called: false,
-        }
-    }
-
-    /// Appends text. Returns what is certainly not part of a call, and the calls that are complete.
-    pub fn push(&mut self, text: &str) -> (String, Vec<ToolCall>) {
-        match self.format {
-            None => (text.to_owned(), vec![]),
-            Some(ToolFormat::Tagged) => self.push_tagged(text),
-            Some(ToolFormat::Json) => self.push_json(text),
-        }
-    }
-
-    fn push_tagged(&mut self, text: &str) -> (String, Vec<ToolCall>) {
-        self.held.push_str(text);
-        let mut shown = String::new();
-        let mut calls = vec![];
-        loop {
-            if self.inside {
-                let Some(end) = self.held.find(CLOSE) else {
-                    return (shown, calls);
-                };
-                let body = self.held[..end].to_owned();
-                self.held.drain(..end + CLOSE.len());
-                self.inside = false;
-                match parse_calls(&body) {
-                    Some(parsed) => calls.extend(parsed),
-                    None => shown.push_str(&format!("{OPEN}{body}{CLOSE}")),
-                }
-            } else if let Some(start) = self.held.find(OPEN) {
-                shown.push_str(self.held[..start].trim_end());
-                self.called = true;
-                self.held.drain(..start + OPEN.len());
-                self.inside = true;
-            } else {
-                // Blanks before a tag are not shown.
-                let end = self.held.len() - partial_suffix(&self.held, OPEN);
-                let certain = self.held[..end].trim_end().len();
-                shown.extend(self.held.drain(..certain));
-                return (shown, calls);
-            }
-        }
-    }
-
-    fn push_json(&mut self, text: &str) -> (String, Vec<ToolCall>) {
-        self.held.push_str(text);
-        let first = self.held.trim_start().chars().next();
-        self.started |= first.is_some_and(|c| c != '{' && c != '[');
-        match self.started {
-            true => (std::mem::take(&mut self.held), vec![]),
-            false => (String::new(), vec![]),
-        }
-    }
-
-    /// Ends the answer. Returns the remaining text and calls.
-    pub fn finish(mut self) -> (String, Vec<ToolCall>) {
-        let held = std::mem::take(&mut self.held);
-        if held.trim().is_empty() && !self.inside {
-            let shown = if self.called { String::new() } else { held };
-            return (shown, vec![]);
-        }
-        let known = |calls: &Vec<ToolCall>| {
-            let known = |call: &ToolCall| self.names.contains(&call.name);
-            !calls.is_empty() && calls.iter().all(known)
-        };
-        // An answer may end without the closing tag, for example where the tag's first token ends the generation.
-        match parse_calls(&held).filter(known) {
-            Some(calls) => (String::new(), calls),
-            None if self.inside => (format!("{OPEN}{held}"), vec![]),
-            None => (held, vec![]),
-        }
-    }
-}
-
-/// The number of bytes at the end of `text` that may be the beginning of `mark`.
-fn partial_suffix(text: &str, mark: &str) -> usize {
-    let longest = mark.len().min(text.len());
-    let begins = |n: &usize| {
-        text.is_char_boundary(text.len() - n) && mark.starts_with(&text[text.len() - n..])
-    };
-    (1..=longest).rev().find(begins).unwrap_or(0)
-}
-
-/// The calls in a JSON object, a list of objects, or objects one after the other.
-fn parse_calls(text: &str) -> Option<Vec<ToolCall>> {
-    let text = text.trim();
-    let mut calls = vec![];
-    let mut rest = text;
-    while !rest.is_empty() {
-        let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-        let value = stream.next()?.ok()?;
-        let end = stream.byte_offset();
-        match value {
-            Value::Array(items) => {
-                for item in items {
-                    calls.push(call_of(item.as_object()?)?);
-                }
-            }
-            Value::Object(object) => calls.push(call_of(&object)?),
-            _ => return None,
-        }
-        rest = rest[end..].trim_start_matches([';', ',', '\n', ' ', '\r', '\t']);
-    }
-    (!calls.is_empty()).then_some(calls)
-}
-
-fn call_of(object: &Map<String, Value>) -> Option<ToolCall> {
-    let object = object
-        .get("function")
-        .and_then(Value::as_object)
-        .unwrap_or(object);
-    let name = object.get("name")?.as_str()?.to_owned();
-    let arguments = object.get("arguments").or(object.get("parameters"));
-    let arguments = match arguments {
-        None => "{}".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(value) => value.to_string(),
-    };
-    Some(ToolCall { name, arguments })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(format: ToolFormat, text: &str) -> (String, Vec<ToolCall>) {
+    fn parse(text: &str) -> (String, Vec<ToolCall>) {
         let tools = [
             json!({"type": "function", "function": {"name": "add"}}),
             json!({"name": "find"}),
         ];
-        let whole = run(ToolParser::new(format, &tools), &[text]);
+        let whole = run(ToolParser::new(&tools), &[text]);
         // However the text is divided, the result is the same.
         for size in 1..6 {
             let chars: Vec<char> = text.chars().collect();
             let pieces: Vec<String> = chars.chunks(size).map(|c| c.iter().collect()).collect();
             let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-            assert_eq!(run(ToolParser::new(format, &tools), &pieces), whole);
+            assert_eq!(run(ToolParser::new(&tools), &pieces), whole);
         }
         whole
     }
@@ -367,14 +281,14 @@ mod tests {
         ] {
             let mut message =
                 json!({ "role": "assistant", "content": content, "tool_calls": calls });
-            write_calls(&mut message);
-            let (shown, found) = parse(ToolFormat::Tagged, message["content"].as_str().unwrap());
+            write_calls(&mut message, ToolFormat::Tagged);
+            let (shown, found) = parse(message["content"].as_str().unwrap());
             assert_eq!(shown, content);
             assert_eq!(found.len(), calls.as_array().unwrap().len());
             assert!(found.iter().all(|call| call.arguments == r#"{"a":1}"#));
         }
         let mut plain = json!({ "role": "assistant", "content": "Hi" });
-        write_calls(&mut plain);
+        write_calls(&mut plain, ToolFormat::Tagged);
         assert_eq!(plain["content"], "Hi");
     }
 
@@ -404,7 +318,7 @@ mod tests {
             ),
             ("plain".into(), "plain", vec![]),
         ] {
-            assert_eq!(parse(ToolFormat::Tagged, &text), (shown.to_owned(), calls));
+            assert_eq!(parse(&text), (shown.to_owned(), calls));
         }
     }
 
@@ -434,12 +348,20 @@ mod tests {
                 vec![],
             ),
         ] {
-            assert_eq!(parse(ToolFormat::Json, text), (shown.to_owned(), calls));
+            assert_eq!(parse(text), (shown.to_owned(), calls));
         }
     }
 
     /// Parts of tool calls in any order, so that most texts are nearly right.
-    const FRAGMENTS: [&str; 16] = [
+    const FRAGMENTS: [&str; 24] = [
+        "<function=add>",
+        "<parameter=a>",
+        "</parameter>",
+        "</function>",
+        "<|tool_call>call:add{a:<|\"|>x",
+        "<|tool_call_start|>[add(a=1)]",
+        "```json\n",
+        "```",
         "<tool_call>",
         "</tool_call>",
         "<tool",
@@ -476,11 +398,9 @@ mod tests {
                 rest = after;
             }
             let tools = [json!({"name": "add"}), json!({"name": "find"})];
-            for format in [ToolFormat::Tagged, ToolFormat::Json] {
-                let whole = run(ToolParser::new(format, &tools), &[&text]);
-                let parts = run(ToolParser::new(format, &tools), &pieces);
-                proptest::prop_assert_eq!(whole, parts);
-            }
+            let whole = run(ToolParser::new(&tools), &[&text]);
+            let parts = run(ToolParser::new(&tools), &pieces);
+            proptest::prop_assert_eq!(whole, parts);
         }
     }
 
@@ -493,6 +413,14 @@ mod tests {
                 ToolFormat::Json,
             ),
             ("{{ tools }}<|python_tag|>", ToolFormat::Json),
+            ("{{ tools }}<tool_call>\n<function=f>", ToolFormat::Xml),
+            ("{{ tools }}<|tool_call>call:", ToolFormat::Gemma),
+            ("{{ tools }}<|tool_list_start|>", ToolFormat::Pythonic),
+            ("{{ tools }}<|tool_call|>", ToolFormat::Granite),
+            (
+                "{{ tools }}<|channel|>final<|message|>",
+                ToolFormat::Harmony,
+            ),
             ("<|im_start|>", ToolFormat::Tagged),
         ] {
             assert_eq!(ToolFormat::of_template(source), format, "{source}");

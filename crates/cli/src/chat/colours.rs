@@ -6,12 +6,22 @@ use console::Term;
 use std::io;
 
 const ANSWER: &str = "\x1b[32m";
+const REASONING: &str = "\x1b[2m";
 const NOTE: &str = "\x1b[94m";
 const RESET: &str = "\x1b[0m";
 
 /// Prints a part of an answer to stdout.
 pub(super) fn answer(text: &str) -> io::Result<()> {
     output::text(&painted(text, ANSWER, &Term::stdout()))
+}
+
+/// Prints a part of an answer's reasoning: dim on a terminal with colours, and to stderr elsewhere, so that stdout has the
+/// answers only.
+pub(crate) fn reasoning(text: &str) -> io::Result<()> {
+    match Term::stdout().features().colors_supported() {
+        true => output::text(&painted(text, REASONING, &Term::stdout())),
+        false => output::reasoning(text),
+    }
 }
 
 /// Prints a message of the chat itself to stderr.

@@ -9,7 +9,7 @@ use kvark::generate::{
     SeqId, Sequence, Timings, common_prefix_len,
 };
 use kvark::speculative::{SpecStats, Speculator};
-use kvark::text::{Message, TextError};
+use kvark::text::{AnswerPart, Message, TextError};
 use kvark::{BatchRunner, Model};
 
 /// The branches of a conversation and the cells that hold their tokens. One branch is the current one.
@@ -68,6 +68,27 @@ impl Branch {
         // The conversation was rewound to before the dropped tokens.
         self.shifts.clear();
         all
+    }
+}
+
+/// What is shown of an answer while it is generated.
+pub(super) enum Shown {
+    /// This many tokens of the prompt are in the cache.
+    Progress(usize),
+    /// Reasoning.
+    Reasoning(String),
+    /// Text of the answer.
+    Text(String),
+}
+
+impl Shown {
+    fn of(part: AnswerPart) -> Option<Shown> {
+        match part {
+            AnswerPart::Reasoning(text) => Some(Shown::Reasoning(text)),
+            AnswerPart::Content(text) => Some(Shown::Text(text)),
+            // No tools are offered.
+            AnswerPart::Call(_) => None,
+        }
     }
 }
 
@@ -353,7 +374,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn say(
         &mut self,
         text: &str,
-        show: impl FnMut(usize, GenerateEvent) -> bool,
+        show: impl FnMut(usize, Shown) -> bool,
     ) -> Result<Reply> {
         self.branches[self.current]
             .messages
@@ -370,7 +391,7 @@ impl<'a> Conversation<'a> {
     pub(super) fn replace_last(
         &mut self,
         text: &str,
-        show: impl FnMut(usize, GenerateEvent) -> bool,
+        show: impl FnMut(usize, Shown) -> bool,
     ) -> Result<Reply> {
         let branch = &mut self.branches[self.current];
         let before = branch.messages.len().saturating_sub(2).max(branch.preamble);
@@ -417,12 +438,13 @@ impl<'a> Conversation<'a> {
         Ok(made)
     }
 
-    fn answer(&mut self, mut show: impl FnMut(usize, GenerateEvent) -> bool) -> Result<Reply> {
+    fn answer(&mut self, mut show: impl FnMut(usize, Shown) -> bool) -> Result<Reply> {
         let mut tokens = match self.tokens() {
             Ok(tokens) => tokens,
             Err(error) if error.is::<TextError>() => return Ok(Reply::Refused(error)),
             Err(error) => return Err(error),
         };
+        let prompt = tokens.clone();
         let branch = &self.branches[self.current];
         // Logits come from feeding, so the last token is fed even if it is in the cache.
         let most = tokens.len().saturating_sub(1);
@@ -444,23 +466,61 @@ impl<'a> Conversation<'a> {
         let branch = &mut self.branches[self.current];
         let model = self.conversations.model;
         let constraint = self.constraints.as_ref().map(Constraints::constraint);
-        let sequence = Sequence::new(seq, &new[..], &mut self.sampler, &self.options)
+        let constrained = constraint.is_some();
+        let mut parser = Some(self.conversations.parser(&prompt, constrained)?);
+        let options = GenerateOptions {
+            shown: self.conversations.marks()?,
+            ..self.options.clone()
+        };
+        let sequence = Sequence::new(seq, &new[..], &mut self.sampler, &options)
             .with_constraint(constraint.transpose()?)
             .with_speculator(self.speculator.as_mut());
         let mut generator = Generator::of(&mut self.cells, model, vec![sequence])?;
+        let (mut text, mut pushed) = (String::new(), 0);
+        let mut shown = |part: Shown| {
+            if let Shown::Text(part) = &part {
+                text.push_str(part);
+            }
+            show(new.len(), part)
+        };
         while let Some(event) = generator.next() {
-            if !show(new.len(), event?) {
+            let go_on = match (event?, &mut parser) {
+                (GenerateEvent::Text(piece), Some(parser)) => {
+                    pushed += piece.len();
+                    let parts = parser.push(&piece);
+                    let quiet = parts.is_empty();
+                    // A token without a part to show is an event too: the caller may stop the answer.
+                    let mut all = true;
+                    for part in parts.into_iter().filter_map(Shown::of) {
+                        all &= shown(part);
+                    }
+                    all && (!quiet || shown(Shown::Text(String::new())))
+                }
+                (GenerateEvent::PromptProgress(done), _) => shown(Shown::Progress(done)),
+                _ => true,
+            };
+            if !go_on {
                 generator.interrupt();
             }
         }
         let generated = generator.finish();
+        if let Some(mut parser) = parser.take() {
+            let rest = generated.text.get(pushed..).unwrap_or_default();
+            let mut parts = parser.push(rest);
+            parts.extend(parser.finish());
+            let parts = parts.into_iter().filter_map(Shown::of);
+            parts.for_each(|part| _ = shown(part));
+        }
         branch.shifts.extend(self.cells.take_shifts(branch.id));
         if generated.tokens.is_empty() {
             return Ok(Reply::Stopped);
         }
-        branch
-            .messages
-            .push(Message::new("assistant", generated.text));
+        branch.messages.push(Message::new("assistant", text));
+        let whole = generated.stop_string.is_none() && branch.shifts.is_empty();
+        if whole && generated.finish == FinishReason::Stop {
+            let tokens = [prompt, generated.tokens].concat();
+            self.conversations.keep_answer(&branch.messages, tokens);
+        }
         let answer = Answer {
             finish: generated.finish,
             timings: generated.timings,

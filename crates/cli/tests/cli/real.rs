@@ -79,3 +79,45 @@ fn the_default_model_speaks() {
     assert_eq!(a, b);
     assert!(a.contains("Paris"), "{a}");
 }
+
+#[test]
+fn a_chat_shows_reasoning_apart_and_keeps_its_tokens() {
+    let Some(model) = model() else { return };
+    let folder = Folder::new();
+    // A template that does not write the reasoning of earlier answers.
+    let source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                  {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# </think> reasoning_content #}";
+    let template = folder.file("template.jinja", source);
+    let answer = "<think>\nBecause it is so and can be no other way\\.\n</think>\n\nYes\\.";
+    let chat = |reasoning: &str| {
+        let args = [
+            "chat",
+            &model,
+            "--chat-template",
+            &template,
+            "--regex",
+            answer,
+            "--verbose",
+            "--reasoning",
+            reasoning,
+        ];
+        let output = folder.run_with_input(&args, "Is it?\nIs it now?\n");
+        let counts = output
+            .stderr
+            .lines()
+            .filter_map(|line| line.strip_prefix("[prompt "));
+        let counts = counts.filter_map(|line| line.split(' ').next()?.parse().ok());
+        let counts: Vec<usize> = counts.collect();
+        assert!(
+            output.stderr.contains("Because it is so"),
+            "{}",
+            output.stderr
+        );
+        assert!(!output.stderr.contains("think>"), "{}", output.stderr);
+        assert_eq!(counts.len(), 2, "{}", output.stderr);
+        assert_eq!(output.ok(), "Yes.\nYes.\n");
+        counts[1]
+    };
+    // Kept, only the new message is computed; the template's text differs from the reasoning on.
+    assert!(chat("keep") < chat("drop"));
+}
