@@ -31,6 +31,7 @@ export async function stream(conversation, text, shown, signal, begun) {
       }
       const choice = chunk.choices?.[0];
       if (!choice) continue;
+      if (choice.delta.reasoning_content) shown.think(choice.delta.reasoning_content);
       if (choice.delta.content) shown.append(choice.delta.content);
       answer.tokens.push(...(choice.logprobs?.content ?? []));
       if (choice.finish_reason) {

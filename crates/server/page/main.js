@@ -145,6 +145,7 @@ function show(conversation) {
   clear();
   conversation.turns.forEach((turn, index) => {
     const shown = new Turn(turn.role, turn.content ?? "");
+    if (turn.reasoning_content) shown.think(turn.reasoning_content);
     shown.setTokens(turn.tokens);
     shown.setVerbs(verbsOf(conversation.turns, index));
     const known = answers.recall(conversation, index);

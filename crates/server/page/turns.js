@@ -61,6 +61,18 @@ export class Turn {
     });
   }
 
+  // Appends reasoning, which stands before the answer.
+  think(text) {
+    if (!this.thought) {
+      this.thought = document.createElement("div");
+      this.thought.className = "thought";
+      this.body.before(this.thought);
+    }
+    const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+    this.thought.append(text);
+    if (follows) toEnd();
+  }
+
   // Draws text that waits for its frame.
   flush() {
     const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;

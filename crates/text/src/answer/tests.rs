@@ -243,10 +243,10 @@ fn bare_and_fenced_json_of_an_offered_tool_is_a_call() {
     let object = "{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}";
     let weather = call("weather", json!({ "city": "Rome" }));
     for template in [THINK, GEMMA, LFM, HARMONY] {
-        assert_eq!(parse(template, "", object), [weather.clone()]);
+        assert_eq!(parse(template, "", object), std::slice::from_ref(&weather));
     }
     let fenced = format!("```json\n{object}\n```");
-    assert_eq!(parse(THINK, "", &fenced), [weather.clone()]);
+    assert_eq!(parse(THINK, "", &fenced), std::slice::from_ref(&weather));
     assert_eq!(
         parse(THINK, "<think>", &format!("T</think>\nLook:\n{fenced}\n")),
         [reasoning("T"), content("Look:"), weather]
