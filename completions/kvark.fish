@@ -67,13 +67,16 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l json-schema -d 'JSON
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l grammar -d 'File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
+drop\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
 eagle3\t''
+mtp\t''
 auto\t''
 none\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
@@ -159,13 +162,16 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l json-schema -d 'JSO
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l grammar -d 'File with a grammar that the output follows: GBNF as llama.cpp has it, or Lark if its name ends with .lark' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l regex -d 'Regular expression that the whole output matches' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
+drop\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
 eagle3\t''
+mtp\t''
 auto\t''
 none\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
@@ -239,7 +245,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d '
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s m -l model -d 'A model, as a flag; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model or an Eagle3 head; -md too' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the model itself carries; -md too' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l host -d 'Address to listen on; 0.0.0.0 for all networks' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l port -d 'Port to listen on; 0 for any free one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l parallel -l slots -l np -d 'Requests that run at once' -r
@@ -251,6 +257,8 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'We
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l prefix -d 'System message, from a file, that is computed when a model is loaded; chats that begin with it share its keys and values' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
+drop\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l grace -d 'How long running answers may go on after Ctrl-C, in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Largest size of a request' -r
@@ -517,7 +525,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F

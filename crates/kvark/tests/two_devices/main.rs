@@ -138,20 +138,30 @@ fn compare(what: &str, found: &[Vec<f32>], expect: &[Vec<f32>]) {
     check_differences(what, differences.collect());
 }
 
-/// Checks the differences of rows of logits. The devices round quantised activations otherwise, so a row whose choice of experts is
-/// close may have others: of the fixtures with quantised experts, half of the rows must agree.
+/// Checks the differences of rows of logits. The devices round otherwise, so a row whose choice of experts is close may have others: of
+/// the fixtures with experts, one row in twenty may, and of those whose experts are quantised, every second one.
 fn check_differences(what: &str, mut differences: Vec<f32>) {
-    differences.sort_by(f32::total_cmp);
-    let worst = differences.last().copied().unwrap_or(0.0);
+    let (row, worst) = differences
+        .iter()
+        .enumerate()
+        .fold(
+            (0, 0.0f32),
+            |most, (row, d)| {
+                if *d > most.1 { (row, *d) } else { most }
+            },
+        );
     note(&format!(
-        "{what}: logits differ by {worst:.1e} of the largest"
+        "{what}: logits differ by {worst:.1e} of the largest, in row {row}"
     ));
-    let quantised = ["qwen3moe", "gpt_oss"];
-    let judged = match quantised.iter().any(|name| what.starts_with(name)) {
-        true => differences[differences.len() / 2],
-        false => worst,
+    differences.sort_by(f32::total_cmp);
+    let is_one_of = |names: &[&str]| names.iter().any(|name| what.starts_with(name));
+    let others = match differences.len() {
+        rows if is_one_of(&["qwen3moe", "gpt_oss"]) => rows / 2,
+        rows if is_one_of(&["mixtral", "olmoe", "granitemoe"]) || what.contains("moe") => rows / 20,
+        _ => 0,
     };
-    assert!(judged < TOLERANCE, "{what}: {judged}");
+    let judged = differences[differences.len() - 1 - others.min(differences.len() - 1)];
+    assert!(judged < TOLERANCE, "{what}: {judged}, in row {row} {worst}");
 }
 
 #[test]
