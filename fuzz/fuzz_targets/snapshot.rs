@@ -22,8 +22,9 @@ fuzz_target!(|bytes: &[u8]| {
 fn check(bytes: &[u8]) {
     match Snapshot::parse(Bytes::from(bytes)) {
         Ok(snapshot) => {
-            assert!(snapshot.tokens().len() * 4 + snapshot.notes().len() <= bytes.len());
-            snapshot.min_restore_len();
+            let tokens = snapshot.tokens().len();
+            assert!(tokens * 4 + snapshot.notes().len() <= bytes.len());
+            assert!(snapshot.restorable().longest(tokens) <= tokens);
         }
         Err(error) => {
             let message = error.to_string();
@@ -36,7 +37,7 @@ fn check(bytes: &[u8]) {
 /// Where the head says that rows begin.
 fn rows_at(bytes: &[u8]) -> Option<usize> {
     let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?) as usize);
-    let (layers, tokens, notes) = (number(12)?, number(48)?, number(56)?);
-    let rows = (64 + 4 * tokens + 40 * layers + notes + 8).next_multiple_of(64);
+    let (layers, tokens, states, notes) = (number(12)?, number(48)?, number(52)?, number(56)?);
+    let rows = (64 + 4 * (tokens + states) + 40 * layers + notes + 8).next_multiple_of(64);
     (rows <= bytes.len()).then_some(rows)
 }
