@@ -74,6 +74,35 @@ fn runners_hold_what_their_plan_says() {
 }
 
 #[test]
+fn hybrids_hold_what_their_plan_says() {
+    for name in ["lfm2", "qwen35", "granitehybrid", "mamba2"] {
+        let model = tiny(name);
+        let kind = CacheKind::of_one_sequence(model.facts());
+        let options = RunnerOptions {
+            state_interval: 16,
+            ..runner_options(300, "f16")
+        };
+        let one = plan(&model, &options, kind).cache.state_bytes();
+        let options = RunnerOptions {
+            state_bytes: 6 * one,
+            ..options
+        };
+        let plan = plan(&model, &options, kind);
+        let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &options).unwrap();
+        for tokens in tokens(&model, 300).chunks(50) {
+            runner.feed(tokens, |_| true).unwrap();
+            let held = runner.memory().unwrap().kv;
+            assert!(held <= plan.kv_bytes(), "{name}: {held} are held");
+        }
+        let memory = runner.memory().unwrap();
+        // 300 tokens pass more regular positions than there are snapshots.
+        assert_eq!(memory.kv, plan.kv_bytes(), "{name}");
+        assert_eq!(memory.arena, plan.arena.bytes, "{name}");
+        assert_eq!(memory.weights, plan.weights_bytes(), "{name}");
+    }
+}
+
+#[test]
 fn branches_hold_what_their_plan_says() {
     let model = tiny("gemma3");
     let runner_options = RunnerOptions {
