@@ -10,7 +10,8 @@ use clap::Args;
 #[derive(Args)]
 #[command(
     after_help = "Makes a virtual environment under target/serve-venv with the pinned clients (python/clients/requirements.txt), starts \
-the built kvark serve on free ports with the test model, and runs python/clients/check_clients.py and python/examples/agent.py. \
+the built kvark serve on free ports with the test model, and runs python/clients/check_clients.py and python/examples/agent.py; check_hybrid.py beside them talks to a tiny \
+model with recurrent layers. \
 --long also runs Schemathesis against /openapi.json (python/clients/requirements-long.txt), and the page's tests in Chromium \
 (crates/server/page/tests; they need npm and Debian's chromium).
 
@@ -43,6 +44,11 @@ impl CheckServe {
         let mut agent = shell::command(&python);
         shell::run(agent.args(["python/examples/agent.py", &open.address]))?;
         drop(keyed);
+        let model = shell::root().join("crates/server/tests/fixtures/hybrid_chat.gguf");
+        let hybrid = ServerProcess::start_with(&folder, "hybrid", &model, &[])?;
+        let mut chats = shell::command(&python);
+        shell::run(chats.args(["python/clients/check_hybrid.py", &hybrid.address]))?;
+        drop(hybrid);
         if self.long {
             page_tests(&open)?;
             drop(open);
