@@ -167,11 +167,14 @@ impl Experts {
 
     fn row_parts(&self, [gate, up, down]: &[QuantisedLinear; 3]) -> RowParts {
         let rows = |n: usize| (self.used * n * size_of::<f32>()).next_multiple_of(64);
-        let up_at = rows(gate.n);
+        let gate_at = rows(1);
+        let up_at = gate_at + rows(gate.n);
         let results = up_at + rows(up.n);
         let x = results + rows(down.n);
         let hidden = x + SingleRows::row_bytes(gate);
         RowParts {
+            numbers: 0,
+            gate: gate_at,
             up: up_at,
             results,
             x,
@@ -228,12 +231,24 @@ impl Experts {
         if let Some(products) = self.row_products()
             && products.iter().all(|p| SingleRows::suits(p, ctx))
         {
-            // SAFETY: the caller guarantees a weight for every expert.
-            let routes = unsafe { std::slice::from_raw_parts(at.weights, self.count) };
+            // SAFETY: the caller guarantees a weight for every expert, and the scratch begins with `used` numbers.
+            let (routes, numbers) = unsafe {
+                let numbers = at.scratch.add(self.row_parts(&products).numbers);
+                (
+                    std::slice::from_raw_parts(at.weights, self.count),
+                    std::slice::from_raw_parts_mut(numbers.cast::<u32>(), self.used),
+                )
+            };
+            let mut chosen = (0..).zip(routes).filter(|(_, weight)| **weight != 0.0);
+            let mut active = 0;
+            for (number, (expert, _)) in numbers.iter_mut().zip(&mut chosen) {
+                *number = expert;
+                active += 1;
+            }
             // Weights that no routing computed may be of more experts.
-            if routes.iter().filter(|weight| **weight != 0.0).count() <= self.used {
+            if chosen.next().is_none() {
                 // SAFETY: as the caller guarantees.
-                return unsafe { self.run_row(ctx, &products, at) };
+                return unsafe { self.run_row(ctx, &products, &numbers[..active], at) };
             }
         }
         let [_, inner, depth] = self.gate.sizes();
@@ -343,27 +358,26 @@ impl Experts {
     /// times an expert.
     ///
     /// # Safety
-    /// As for [`run`](Experts::run), and the row must have at most `used` experts.
+    /// As for [`run`](Experts::run); the row must use these experts, at most `used`, and their numbers be where [`RowParts`] says.
     unsafe fn run_row(
         &self,
         ctx: &Context<'_>,
         products: &[QuantisedLinear; 3],
+        experts: &[u32],
         at: ExpertOperands,
     ) {
         let [gate, up, down] = *products;
+        let active = experts.len();
         let parts = self.row_parts(products);
         let scratch = SendPtr(at.scratch);
-        // SAFETY: the caller guarantees the operands and the scratch, whose parts do not overlap. The row has at most `used` experts.
+        // SAFETY: the caller guarantees the operands and the scratch, whose parts do not overlap.
         unsafe {
-            let routes = std::slice::from_raw_parts(at.weights, self.count);
-            let chosen = || (0..self.count).filter(|expert| routes[*expert] != 0.0);
-            let active = chosen().count();
-            let expert = |index: usize| chosen().nth(index).unwrap_or(0);
             let weights = [at.gate, at.up, at.down].map(|p| SendPtr(p.cast_mut()));
             let biases = at.biases.map(|p| SendPtr(p.cast_mut()));
             let sizes = [&self.gate, &self.up, &self.down].map(ExpertProduct::weight_bytes);
             // Product `which` of an expert.
-            let operands = |which: usize, expert: usize, x: *const f32, out, quantised| {
+            let operands = |which: usize, index: usize, x: *const f32, out, quantised| {
+                let expert = experts[index] as usize;
                 let bias = biases[which].0.cast_const();
                 let bias = match bias.is_null() {
                     true => bias,
@@ -387,18 +401,18 @@ impl Experts {
             let x = SendPtr(at.x.cast_mut());
             let opened = |task: usize| {
                 let (index, which) = (task / 2, task % 2);
-                let out = floats([0, parts.up][which]).wrapping_add(index * gate.n);
+                let out = floats([parts.gate, parts.up][which]).wrapping_add(index * gate.n);
                 let x = x.at(0).cast_const();
                 let linear = [gate, up][which];
                 let quantised = floats(parts.x);
-                (linear, operands(which, expert(index), x, out, quantised))
+                (linear, operands(which, index, x, out, quantised))
             };
             let row_bytes = SingleRows::row_bytes(&down);
             let closed = |index: usize| {
-                let x = floats(0).wrapping_add(index * down.k).cast_const();
+                let x = floats(parts.gate).wrapping_add(index * down.k).cast_const();
                 let out = floats(parts.results).wrapping_add(index * down.n);
                 let quantised = floats(parts.hidden + index * row_bytes);
-                (down, operands(2, expert(index), x, out, quantised))
+                (down, operands(2, index, x, out, quantised))
             };
             let expanded = scratch.at(parts.expanded);
             if active > 0 {
@@ -411,7 +425,7 @@ impl Experts {
                 expanded,
             }
             .run(ctx);
-            let (hidden, up_rows) = (floats(0), floats(parts.up));
+            let (hidden, up_rows) = (floats(parts.gate), floats(parts.up));
             self.gating(active * gate.n)
                 .run(ctx, hidden, up_rows, hidden);
             for_row_ranges(ctx, active, 2 * down.k, &|start, end| {
@@ -428,19 +442,24 @@ impl Experts {
             .run(ctx);
             let out = std::slice::from_raw_parts_mut(at.out, down.n);
             out.fill(0.0);
-            for (index, expert) in chosen().enumerate() {
+            for (index, expert) in experts.iter().enumerate() {
+                let weight = *at.weights.add(*expert as usize);
                 let result = floats(parts.results).wrapping_add(index * down.n);
                 let result = std::slice::from_raw_parts(result, down.n);
                 for (out, result) in out.iter_mut().zip(result) {
-                    *out += routes[expert] * result;
+                    *out += weight * result;
                 }
             }
         }
     }
 }
 
-/// Where the parts of the scratch of one row begin, in bytes. The first are the rows of gate, which become the hidden rows.
+/// Where the parts of the scratch of one row begin, in bytes.
 struct RowParts {
+    /// The numbers of the row's experts, `u32` each.
+    numbers: usize,
+    /// The rows of gate, which become the hidden rows.
+    gate: usize,
     up: usize,
     results: usize,
     /// The quantised row.

@@ -215,13 +215,6 @@ impl SingleRows<'_> {
             let (linear, operands) = (self.product)(task / each);
             let start = |chunk: usize| panels * chunk / each;
             let panels = start(task % each)..start(task % each + 1);
-            let first = panels.start * PANEL;
-            let columns = first..linear.n.min(panels.end * PANEL);
-            let output = OutputTile {
-                out: operands.out.wrapping_add(first),
-                first,
-                stride: linear.n,
-            };
             let product = FusedProducts {
                 ctx,
                 parts: &[(linear, operands)],
@@ -230,11 +223,7 @@ impl SingleRows<'_> {
                 expanded_bytes: SingleRows::expanded_bytes(&linear),
             };
             // SAFETY: as the caller guarantees.
-            unsafe {
-                product.task(0, panels, thread, output);
-                let epilogue = &operands.epilogue;
-                epilogue.finish(ctx.isa, output, (1, columns), linear.n);
-            }
+            unsafe { product.store(0, panels, thread) }
         });
     }
 }
@@ -307,24 +296,32 @@ impl FusedProducts<'_> {
             .threads
             .run_chunked(partition.tasks(), &|task, thread| {
                 for (part, panels) in partition.task(task) {
-                    let (linear, operands) = &self.parts[part];
-                    let first = panels.start * PANEL;
-                    let columns = first..linear.n.min(panels.end * PANEL);
-                    let output = OutputTile {
-                        out: operands.out.wrapping_add(first),
-                        first,
-                        stride: linear.n,
-                    };
                     // SAFETY: as the caller guarantees; a task that expands its panels has at most as many as the
                     // scratch holds.
-                    unsafe {
-                        self.task(part, panels, thread, output);
-                        let part = (linear.m, columns);
-                        let epilogue = &operands.epilogue;
-                        epilogue.finish(self.ctx.isa, output, part, linear.n);
-                    }
+                    unsafe { self.store(part, panels, thread) }
                 }
             });
+    }
+
+    /// Stores panels of one product at its output, with the epilogue.
+    ///
+    /// # Safety
+    /// As for [`task`](Self::task).
+    unsafe fn store(&self, part: usize, panels: Range<usize>, thread: usize) {
+        let (linear, operands) = &self.parts[part];
+        let first = panels.start * PANEL;
+        let columns = first..linear.n.min(panels.end * PANEL);
+        let output = OutputTile {
+            out: operands.out.wrapping_add(first),
+            first,
+            stride: linear.n,
+        };
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            self.task(part, panels, thread, output);
+            let epilogue = &operands.epilogue;
+            epilogue.finish(self.ctx.isa, output, (linear.m, columns), linear.n);
+        }
     }
 
     /// Computes gate and up for the same columns into the thread's part of the scratch, then stores `activation(gate) ·
