@@ -9,7 +9,7 @@ SHAPES = {
     "smollm2": dict(layers=30, width=576, ffn=1536, heads=9, kv_heads=3, vocab=49152, embedding="q8_0"),
     "1b": dict(layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, embedding="q6_k"),
     "8b": dict(layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256),
-    # Experts, of which a token uses some: 8.3 billion parameters of which 1.4 are read, and a quarter of the layers of that.
+    # Experts, of which a token uses some: 8.8 billion parameters of which it reads 1.4, and a quarter of those layers.
     "8b-a1b": dict(layers=24, width=2048, ffn=1792, heads=32, kv_heads=8, vocab=65536, embedding="q6_k", experts=32, used=4),
     "2b-a0.5b": dict(layers=6, width=2048, ffn=1792, heads=32, kv_heads=8, vocab=65536, embedding="q6_k", experts=32, used=4),
     "tiny": dict(layers=2, width=256, ffn=512, heads=4, kv_heads=2, vocab=512),

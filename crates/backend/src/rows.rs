@@ -103,7 +103,7 @@ impl SavedRows<'_> {
                 Side::Key => saved.keys,
                 Side::Value => saved.values,
             };
-            // What is restored ends with the last of the first tokens, and leaves out none behind its first.
+            // Restored rows are consecutive in the saved bytes, states too: only the earliest are left out.
             let skipped = self.row_of(config, layer, to.first_position(layer)) * row;
             RowBlock {
                 layer,

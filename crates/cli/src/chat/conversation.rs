@@ -71,7 +71,7 @@ impl Branch {
     }
 }
 
-/// What is shown of an answer while it is generated.
+/// The text of an answer, shown while it is generated.
 pub(super) enum Shown {
     /// This many tokens of the prompt are in the cache.
     Progress(usize),

@@ -14,7 +14,7 @@ pub(crate) struct Architecture {
     pub(crate) norm_places: NormPlacement,
     /// Both blocks have the layer's normalised input if the file has no `ffn_norm`.
     pub(crate) parallel_without_ffn_norm: bool,
-    /// What the layers without attention are; `None` if all layers attend.
+    /// The kind of the recurrent layers; `None` if all layers attend.
     pub(crate) recurrent: Option<RecurrentRow>,
     /// Queries come with a gate for the result of attention.
     pub(crate) output_gate: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Architecture {
     pub(crate) logit_scale: LogitScale,
     /// Attention heads have sinks.
     pub(crate) sinks: bool,
-    /// What the blocks behind the last layer are is known: MTP heads that take the normalised last state.
+    /// Whether the blocks behind the last layer are MTP heads that take the normalised last state.
     pub(crate) mtp: bool,
     /// YaRN's ramp begins and ends at whole pairs.
     pub(crate) yarn_whole_pairs: bool,
@@ -80,7 +80,7 @@ pub(crate) enum SharedExpert {
     Always,
 }
 
-/// What the layers without attention are, and which they are.
+/// The kind of the recurrent layers, and how the file says which layers they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecurrentRow {
     /// Short convolutions, in layers without heads of keys.

@@ -40,20 +40,7 @@ impl Keys<'_> {
         key: &str,
         layers: usize,
     ) -> Result<Option<Vec<usize>>, ImportError> {
-        let name = self.name(key);
-        if !matches!(self.metadata.get(&name), Some(Value::Array(_))) {
-            let size = self.optional_size(key)?;
-            return Ok(size.map(|size| vec![size; layers]));
-        }
-        let Some(sizes) = self.metadata.usizes(&name)? else {
-            return Ok(None);
-        };
-        if sizes.len() != layers {
-            let reason = format!("has {} entries for {layers} layers", sizes.len());
-            return Err(ImportError::value(name, reason));
-        }
-        let sizes = sizes.into_iter().map(|size| in_range(&name, size));
-        Ok(Some(sizes.collect::<Result<_, _>>()?))
+        self.per_layer(key, layers, in_range)
     }
 
     /// A size for each of `layers` layers as [`layer_sizes`](Keys::layer_sizes), where layers may have 0.
@@ -62,22 +49,29 @@ impl Keys<'_> {
         key: &str,
         layers: usize,
     ) -> Result<Option<Vec<usize>>, ImportError> {
+        self.per_layer(key, layers, count_in_range)
+    }
+
+    fn per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        check: fn(&str, usize) -> Result<usize, ImportError>,
+    ) -> Result<Option<Vec<usize>>, ImportError> {
         let name = self.name(key);
-        if !matches!(self.metadata.get(&name), Some(Value::Array(_))) {
-            let stated = self.metadata.get(&name).is_some();
-            let count = self.count(key)?;
-            let count = count_in_range(&name, count)?;
-            return Ok(stated.then(|| vec![count; layers]));
-        }
-        let Some(counts) = self.metadata.usizes(&name)? else {
+        let values = match self.metadata.get(&name) {
+            Some(Value::Array(_)) => self.metadata.usizes(&name)?,
+            _ => self.metadata.usize(&name)?.map(|value| vec![value; layers]),
+        };
+        let Some(values) = values else {
             return Ok(None);
         };
-        if counts.len() != layers {
-            let reason = format!("has {} entries for {layers} layers", counts.len());
+        if values.len() != layers {
+            let reason = format!("has {} entries for {layers} layers", values.len());
             return Err(ImportError::value(name, reason));
         }
-        let counts = counts.into_iter().map(|count| count_in_range(&name, count));
-        Ok(Some(counts.collect::<Result<_, _>>()?))
+        let checked = values.into_iter().map(|value| check(&name, value));
+        checked.collect::<Result<_, _>>().map(Some)
     }
 
     /// A finite number above 0.

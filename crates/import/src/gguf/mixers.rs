@@ -8,7 +8,7 @@ use crate::error::ImportError;
 use crate::transformer::{AttentionSpec, Mixer, ScanRule, ScanSpec};
 
 impl SpecReader<'_> {
-    /// What mixes tokens in each layer.
+    /// The mixer of each layer.
     pub(super) fn mixers(
         &self,
         layers: usize,

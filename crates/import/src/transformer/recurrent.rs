@@ -155,7 +155,7 @@ impl TransformerBuilder<'_> {
         self.node(&format!("{prefix}gated"), Gated { function }, &[z, y])
     }
 
-    /// What opens the updates of each head of values, and what its decay depends on: projections of their own, or one in which the
+    /// `beta`, the gate of each head's updates, and `alpha`, from which its decay is computed: projections of their own, or one in which the
     /// heads of a key have both, one after the other.
     fn delta_gates(
         &mut self,

@@ -120,7 +120,7 @@ pub enum ContextMode {
 /// Parameters of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// What mixes tokens.
+    /// The block that mixes tokens.
     pub mixer: Mixer,
     /// Index into [`TransformerSpec::ropes`], for attention that rotates.
     pub rope: Option<usize>,
@@ -147,7 +147,7 @@ impl LayerSpec {
     }
 }
 
-/// What a layer mixes tokens with.
+/// The block of a layer that mixes tokens: attention or a recurrent one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mixer {
     /// Attention over keys and values.

@@ -20,7 +20,7 @@ pub(super) struct CellSpace {
     pub(super) first_free: u32,
 }
 
-/// What the cells hold, and for how long.
+/// The content of the cells, and when it is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retention {
     /// The rows of all positions.

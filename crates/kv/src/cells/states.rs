@@ -167,7 +167,7 @@ impl StatePolicy {
     }
 }
 
-/// What a token continues.
+/// The predecessor of a token, whose state the token continues.
 enum Before {
     /// The live state of its sequence.
     Live(SeqId),

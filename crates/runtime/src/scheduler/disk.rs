@@ -58,7 +58,9 @@ impl DiskStore {
             {
                 continue;
             }
-            store.add(path);
+            if let Ok(snapshot) = Snapshot::open_tables(&path) {
+                store.add(path, &snapshot);
+            }
         }
         store.trim();
         Ok(store)
@@ -102,10 +104,12 @@ impl DiskStore {
         let name = base::xxh64(bytes_of(&tokens).as_slice(), 0);
         let path = self.folder.join(format!("{name:016x}.{EXTENSION}"));
         runner.save(model, seq, &path, &[])?;
-        let restorable = Snapshot::open_tables(&path)?.restorable();
+        let written = Snapshot::open_tables(&path)?;
+        let restorable = written.restorable();
         let replaced = |file: &StoredFile| {
             let kept = |lengths: &RestorableLengths| lengths.longest(file.tokens.len());
-            tokens.starts_with(&file.tokens) && kept(&restorable) >= kept(&file.restorable)
+            let covered = tokens.starts_with(&file.tokens);
+            file.path == path || covered && kept(&restorable) >= kept(&file.restorable)
         };
         let replaced = self.files.iter().filter(|(_, file)| replaced(file));
         let replaced: Vec<u32> = replaced.map(|(id, _)| *id).collect();
@@ -113,7 +117,7 @@ impl DiskStore {
             let same = self.files[&id].path == path;
             self.forget(id, !same);
         }
-        self.add(path);
+        self.add(path, &written);
         self.trim();
         Ok(())
     }
@@ -155,11 +159,7 @@ impl DiskStore {
         restored
     }
 
-    /// Adds a file. One that is no snapshot is ignored.
-    fn add(&mut self, path: PathBuf) {
-        let Ok(snapshot) = Snapshot::open_tables(&path) else {
-            return;
-        };
+    fn add(&mut self, path: PathBuf, snapshot: &Snapshot) {
         let metadata = std::fs::metadata(&path).ok();
         let used = metadata.as_ref().and_then(|m| m.modified().ok());
         let file = StoredFile {
