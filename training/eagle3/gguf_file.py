@@ -5,15 +5,15 @@ import struct
 import numpy as np
 
 ALIGNMENT = 32
-F32, F16, Q4_1, Q8_0, I32 = 0, 1, 3, 8, 26
+F32, F16, Q4_0, Q4_1, Q8_0, I32 = 0, 1, 2, 3, 8, 26
 # Elements of a block and its bytes.
-BLOCKS = {F32: (1, 4), F16: (1, 2), Q4_1: (32, 20), Q8_0: (32, 34), I32: (1, 4)}
+BLOCKS = {F32: (1, 4), F16: (1, 2), Q4_0: (32, 18), Q4_1: (32, 20), Q8_0: (32, 34), I32: (1, 4)}
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9
 
 
 class Reader:
-    """A GGUF file: `metadata` by key, `tensor(name)` as float32."""
+    """A GGUF file: `metadata` by key and its `kinds`, those of arrays by their items; `tensor(name)` as float32."""
 
     def __init__(self, path):
         self.data = np.memmap(path, dtype=np.uint8, mode="r")
@@ -21,10 +21,11 @@ class Reader:
         magic, version, tensors, keys = struct.unpack("<4sIQQ", self._bytes(24))
         if magic != b"GGUF" or version not in (2, 3):
             raise ValueError(f"{path} is no GGUF file of version 2 or 3")
-        self.metadata = {}
+        self.metadata, self.kinds = {}, {}
         for _ in range(keys):
             key = self._string()
-            self.metadata[key] = self._value(self._scalar(4))
+            self.kinds[key] = kind = self._scalar(4)
+            self.metadata[key] = self._value(kind, key)
         self.tensors = {}
         for _ in range(tensors):
             name = self._string()
@@ -45,11 +46,13 @@ class Reader:
     def _string(self):
         return self._bytes(self._scalar(10)).decode("utf-8", "surrogateescape")
 
-    def _value(self, kind):
+    def _value(self, kind, key=None):
         if kind == STRING:
             return self._string()
         if kind == ARRAY:
             inner, count = self._scalar(4), self._scalar(10)
+            if key:
+                self.kinds[key] = inner
             return [self._value(inner) for _ in range(count)]
         return self._scalar(kind)
 
@@ -68,9 +71,9 @@ class Reader:
             scale = blocks[:, :2].copy().view(np.float16).astype(np.float32)
             if kind == Q8_0:
                 values = blocks[:, 2:].view(np.int8).astype(np.float32) * scale
-            elif kind == Q4_1:
-                least = blocks[:, 2:4].copy().view(np.float16).astype(np.float32)
-                nibbles = blocks[:, 4:]
+            elif kind in (Q4_0, Q4_1):
+                least = scale * -8 if kind == Q4_0 else blocks[:, 2:4].copy().view(np.float16).astype(np.float32)
+                nibbles = blocks[:, size - 16 :]
                 both = np.concatenate([nibbles & 15, nibbles >> 4], axis=1)
                 values = both.astype(np.float32) * scale + least
             else:
@@ -86,6 +89,17 @@ def q8_0(values):
     inverse = np.divide(1, divisor, out=np.zeros_like(divisor), where=divisor > 0)
     ints = np.clip(np.rint(blocks * inverse), -127, 127).astype(np.int8)
     return np.concatenate([scale.view(np.uint8), ints.view(np.uint8)], axis=1).tobytes()
+
+
+def q4_0(values):
+    """Blocks of 32 numbers: a half-precision scale and 4-bit integers."""
+    blocks = values.astype(np.float32).reshape(-1, 32)
+    most = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), 1)
+    scale = (most / -8).astype(np.float16)
+    divisor = scale.astype(np.float32)
+    inverse = np.divide(1, divisor, out=np.zeros_like(divisor), where=divisor != 0)
+    ints = np.clip(np.floor(blocks * inverse + 8.5), 0, 15).astype(np.uint8)
+    return np.concatenate([scale.view(np.uint8), ints[:, :16] | ints[:, 16:] << 4], axis=1).tobytes()
 
 
 def write(path, metadata, tensors):
@@ -110,7 +124,8 @@ def write(path, metadata, tensors):
             head.append(struct.pack("<I", kind) + value(kind, item))
     parts, offset = [], 0
     for name, kind, array in tensors:
-        data = q8_0(array) if kind == Q8_0 else array.astype({F32: np.float32, I32: np.int32}[kind]).tobytes()
+        blocks = {Q4_0: q4_0, Q8_0: q8_0}.get(kind)
+        data = blocks(array) if blocks else array.astype({F32: np.float32, I32: np.int32}[kind]).tobytes()
         dims = array.shape[::-1]
         head.append(string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset))
         padding = -len(data) % ALIGNMENT
