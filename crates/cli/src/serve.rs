@@ -2,7 +2,7 @@
 
 use crate::args::{self, EngineArgs, ModelArgs, ShiftArgs};
 use crate::catalogue::HubArgs;
-use crate::{interrupt, output};
+use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use server::{ReasoningHistory, Server, ServerOptions};
@@ -39,8 +39,8 @@ pub(crate) struct Serve {
     model: Vec<String>,
     #[command(flatten)]
     hub: HubArgs,
-    /// Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the
-    /// model itself carries; -md too
+    /// Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, mtp for the head that the
+    /// model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
     /// Address to listen on; 0.0.0.0 for all networks
@@ -160,12 +160,13 @@ impl Serve {
         };
         Ok(ServerOptions {
             address: self.address()?,
+            draft: match self.model_draft.as_deref() {
+                Some("none") => None,
+                Some(name) => Some(args::draft_path(name)?),
+                // Without a head, requests speculate in other ways.
+                None => default_head::beside(&models[0].1).unwrap_or(None),
+            },
             models,
-            draft: self
-                .model_draft
-                .as_deref()
-                .map(args::draft_path)
-                .transpose()?,
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,
             queue: self.queue as usize,

@@ -19,9 +19,12 @@ struct ServeProcess {
 
 impl ServeProcess {
     fn start(folder: &Folder, model: &str) -> ServeProcess {
-        let flags = ["-c", "4096", "-np", "2", "-t", "2"];
-        let disk = ["--port", "0", "--cache-disk", "1GiB"];
-        let args = [&["serve", model][..], &flags, &disk].concat();
+        ServeProcess::start_with(folder, model, &["--cache-disk", "1GiB"])
+    }
+
+    fn start_with(folder: &Folder, model: &str, more: &[&str]) -> ServeProcess {
+        let flags = ["-c", "4096", "-np", "2", "-t", "2", "--port", "0"];
+        let args = [&["serve", model][..], &flags, more].concat();
         let mut command = folder.command(&args);
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -41,6 +44,13 @@ impl ServeProcess {
     }
 
     fn send(&self, method: &str, path: &str, body: &str) -> Value {
+        let (head, body) = self.answer(method, path, body);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head} {body}");
+        body
+    }
+
+    /// The head and the body of an answer.
+    fn answer(&self, method: &str, path: &str, body: &str) -> (String, Value) {
         let mut stream = TcpStream::connect(&self.host).unwrap();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -51,8 +61,7 @@ impl ServeProcess {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-        serde_json::from_str(body).unwrap()
+        (head.to_owned(), serde_json::from_str(body).unwrap())
     }
 
     /// The greedy answer to a chat.
@@ -167,4 +176,32 @@ fn a_kill_while_prefixes_are_written_loses_no_earlier_one() {
         first["choices"][0]["message"]
     );
     assert_eq!(again["kvark"]["cache"]["source"], "disk", "{again}");
+}
+
+#[test]
+fn the_head_beside_a_model_drafts_without_a_flag() {
+    let Some(model) = real::model() else { return };
+    let folder = Folder::new();
+    let head = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../training/eagle3/smollm2-135m-instruct.eagle3.gguf"
+    );
+    let target = folder.path("beside.gguf");
+    std::fs::copy(model, &target).unwrap();
+    std::fs::copy(head, target.with_extension("eagle3.gguf")).unwrap();
+    let ask = |kind: &str| {
+        let body = json!({ "prompt": "The capital of France is", "max_tokens": 24, "temperature": 0, "spec_type": kind });
+        body.to_string()
+    };
+    let target = target.to_str().unwrap();
+    let server = ServeProcess::start_with(&folder, target, &[]);
+    let text = |kind: &str| {
+        let answer = server.send("POST", "/v1/completions", &ask(kind));
+        answer["choices"][0]["text"].clone()
+    };
+    assert_eq!(text("eagle3"), text("none"));
+    drop(server);
+    let server = ServeProcess::start_with(&folder, target, &["-md", "none"]);
+    let (head, body) = server.answer("POST", "/v1/completions", &ask("eagle3"));
+    assert!(head.starts_with("HTTP/1.1 400"), "{head} {body}");
 }
