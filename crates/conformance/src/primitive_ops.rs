@@ -167,6 +167,7 @@ impl Cases {
             let op = || Unary { function };
             let values = match function {
                 UnaryFunction::Log
+                | UnaryFunction::Log1p
                 | UnaryFunction::Sqrt
                 | UnaryFunction::Rsqrt
                 | UnaryFunction::Reciprocal => Positive,

@@ -24,6 +24,10 @@ pub enum UnaryFunction {
     Sin,
     Cos,
     Erf,
+    /// `ln(1 + x)`, exact near zero.
+    Log1p,
+    /// `eˣ − 1`, exact near zero.
+    Expm1,
     /// `ln(1 + eˣ)`.
     Softplus,
     Floor,
@@ -40,7 +44,7 @@ pub enum UnaryFunction {
 
 impl UnaryFunction {
     /// Every function except the activations.
-    pub const PLAIN: [UnaryFunction; 18] = [
+    pub const PLAIN: [UnaryFunction; 20] = [
         UnaryFunction::Neg,
         UnaryFunction::Abs,
         UnaryFunction::Exp,
@@ -51,6 +55,8 @@ impl UnaryFunction {
         UnaryFunction::Sin,
         UnaryFunction::Cos,
         UnaryFunction::Erf,
+        UnaryFunction::Log1p,
+        UnaryFunction::Expm1,
         UnaryFunction::Softplus,
         UnaryFunction::Floor,
         UnaryFunction::Ceil,
@@ -75,6 +81,8 @@ impl UnaryFunction {
             UnaryFunction::Sin => "sin",
             UnaryFunction::Cos => "cos",
             UnaryFunction::Erf => "erf",
+            UnaryFunction::Log1p => "log1p",
+            UnaryFunction::Expm1 => "expm1",
             UnaryFunction::Softplus => "softplus",
             UnaryFunction::Floor => "floor",
             UnaryFunction::Ceil => "ceil",
@@ -100,6 +108,8 @@ impl UnaryFunction {
             UnaryFunction::Sin => x.sin(),
             UnaryFunction::Cos => x.cos(),
             UnaryFunction::Erf => erf(x.into()) as f32,
+            UnaryFunction::Log1p => x.ln_1p(),
+            UnaryFunction::Expm1 => x.exp_m1(),
             UnaryFunction::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
             UnaryFunction::Floor => x.floor(),
             UnaryFunction::Ceil => x.ceil(),
@@ -205,6 +215,9 @@ mod tests {
             (Sin, 0.0, 0.0),
             (Cos, 0.0, 1.0),
             (Erf, 0.5, 0.520_499_9),
+            (Log1p, 1e-20, 1e-20),
+            (Expm1, -1e-20, -1e-20),
+            (Softplus, -40.0, 4.248_354_3e-18),
             (Floor, -1.5, -2.0),
             (Ceil, -1.5, -1.0),
             (Round, 2.5, 2.0),

@@ -161,14 +161,20 @@ pub(super) fn composed(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
             lower.positive_or(x, small)?
         }
         "Elu" => {
-            let power = lower.unary(U::Exp, x)?;
-            let below = lower.with_number(B::Sub, power, 1.0)?;
-            let below = lower.with_number(B::Mul, below, call.float_or("alpha", 1.0)?)?;
-            lower.positive_or(x, below)?
+            let alpha = call.float_or("alpha", 1.0)?;
+            lower.elu(x, alpha, 1.0, 1.0)?
         }
-        "Softplus" => lower.soft_plus(x)?,
+        "Selu" => {
+            let alpha = call.float_or("alpha", 1.673_263_2)?;
+            lower.elu(x, alpha, call.float_or("gamma", 1.050_701)?, 1.0)?
+        }
+        "Celu" => {
+            let alpha = call.float_or("alpha", 1.0)?;
+            lower.elu(x, alpha, 1.0, 1.0 / alpha)?
+        }
+        "Softplus" => lower.unary(U::Softplus, x)?,
         "Mish" => {
-            let soft = lower.soft_plus(x)?;
+            let soft = lower.unary(U::Softplus, x)?;
             let gate = lower.unary(Activation::Tanh.into(), soft)?;
             lower.binary(B::Mul, x, gate)?
         }

@@ -24,9 +24,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Relu" | "Sigmoid" | "Tanh" => arithmetic::activation,
         "Swish" | "com.microsoft::QuickGelu" => arithmetic::swish,
         "Gelu" | "com.microsoft::Gelu" | "com.microsoft::FastGelu" => arithmetic::gelu,
-        "LeakyRelu" | "Elu" | "Softplus" | "HardSigmoid" | "HardSwish" | "Mish" => {
-            arithmetic::composed
-        }
+        "LeakyRelu" | "Elu" | "Selu" | "Celu" | "Softplus" | "HardSigmoid" | "HardSwish"
+        | "Mish" => arithmetic::composed,
         "PRelu" => arithmetic::prelu,
         "Clip" => arithmetic::clip,
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => arithmetic::compare,

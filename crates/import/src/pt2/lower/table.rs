@@ -43,20 +43,17 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "addcdiv" => arithmetic::addcdiv,
         "lerp" => arithmetic::lerp,
         "neg" | "negative" | "abs" | "absolute" | "sign" | "sgn" => arithmetic::unary,
-        "exp" | "log" | "sqrt" | "rsqrt" | "reciprocal" | "sin" | "cos" | "erf" => {
-            arithmetic::unary
-        }
+        "exp" | "log" | "sqrt" | "rsqrt" | "reciprocal" | "sin" | "cos" | "erf" | "log1p"
+        | "expm1" => arithmetic::unary,
         "floor" | "ceil" | "round" => arithmetic::unary,
-        "log1p" => arithmetic::log1p,
         "log2" | "log10" | "exp2" | "trunc" | "fix" | "log_sigmoid" => arithmetic::composed,
         "prelu" | "_prelu_kernel" => arithmetic::prelu,
-        "expm1" => arithmetic::expm1,
         "logical_not" => arithmetic::not,
         "bitwise_not" => arithmetic::not,
         "relu" | "silu" | "tanh" | "sigmoid" => arithmetic::activation,
         "gelu" => arithmetic::gelu,
         "leaky_relu" => arithmetic::leaky_relu,
-        "elu" => arithmetic::elu,
+        "elu" | "selu" | "celu" => arithmetic::elu,
         "softplus" => arithmetic::softplus,
         "mish" => arithmetic::mish,
         "hardsigmoid" => arithmetic::hardsigmoid,
