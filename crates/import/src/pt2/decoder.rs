@@ -96,6 +96,7 @@ pub(super) fn lower(
 ) -> Result<(Graph, ModelFacts), ImportError> {
     let names = BTreeMap::from([(shape.symbol.clone(), "T")]);
     let mut lower = Pt2Lowering::new(program, &names)?;
+    lower.refuse_states()?;
     let tokens = lower.symbols[&shape.symbol];
     let rows = lower.builder.symbol("R");
     input(&mut lower, "tokens", shape.tokens, tokens)?;
@@ -228,10 +229,9 @@ fn joined(
                 stated.kv_heads, stated.key_dim, seen.kv_heads, seen.key_dim
             )));
         }
-    };
         let window = stated.window;
         Ok(LayerConfig { window, ..seen })
-    let config: Option<serde_json::Value> = extra
+    };
     let pairs = stated.layers.iter().zip(seen).enumerate();
     pairs.map(join).collect()
 }
@@ -240,6 +240,7 @@ fn joined(
 fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFacts, ImportError> {
     let stated = stated(extra)?;
     let caches = joined(caches(graph)?, stated.as_ref())?;
+    let config: Option<serde_json::Value> = extra
         .config
         .as_ref()
         .and_then(|bytes| serde_json::from_slice(bytes).ok());

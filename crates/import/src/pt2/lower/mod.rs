@@ -1,6 +1,7 @@
 //! Lowers exported programs to graphs: one rule per ATen op, no optimisation.
 
 pub(super) mod aliases;
+mod aliasing;
 mod arguments;
 mod arithmetic;
 mod attention;
@@ -15,9 +16,11 @@ mod quantised_matrix;
 mod reduce;
 mod resize;
 mod shape;
+mod states;
 mod table;
 mod windowed;
 mod write;
+mod write_back;
 
 use base::DType;
 use graph::TensorId;
@@ -40,7 +43,7 @@ impl<'a> Pt2Lowering<'a> {
     /// Lowers every node that the outputs depend on.
     pub(in crate::pt2) fn nodes(&mut self) -> Result<(), ImportError> {
         let graph = self.graph;
-        let live = aliases::live(graph);
+        let live = aliases::live(self.program);
         for (index, (node, live)) in graph.nodes.iter().zip(live).enumerate() {
             if live && !op_traits::is_silent(node.op()) {
                 self.lower_node(node, index).map_err(|reason| {
@@ -56,6 +59,13 @@ impl<'a> Pt2Lowering<'a> {
         let plain = op_traits::in_place(node.op()).filter(|_| table::rule(node.op()).is_none());
         let op = plain.as_deref().unwrap_or(node.op());
         let rule = table::rule(op).ok_or("is not supported")?;
+        if let (Some(plain), Some(target)) = (&plain, op_traits::written(node))
+            && op_traits::reshapes_operand(plain)
+        {
+            return Err(format!(
+                "changes the shape of {target}, which is not supported: use the op that returns a view"
+            ));
+        }
         self.begin_node(node.name());
         let call = Call {
             node,
@@ -112,7 +122,11 @@ impl<'a> Pt2Lowering<'a> {
     /// The program's outputs.
     pub(in crate::pt2) fn outputs(&mut self) -> Result<Vec<TensorId>, ImportError> {
         let mut ids = vec![];
-        for name in self.graph.outputs.iter().flat_map(Argument::names) {
+        let program = self.program;
+        let outputs = program.graph.outputs.iter().enumerate();
+        let outputs =
+            outputs.flat_map(|(i, output)| output.names().into_iter().map(move |n| (i, n)));
+        for (index, name) in outputs {
             let wrong = |reason: String| {
                 let what = format!("output {name:?} of {}", self.program.name);
                 ImportError::value(what, reason)
@@ -124,12 +138,31 @@ impl<'a> Pt2Lowering<'a> {
                 Some(id) => *id,
                 None => return Err(wrong("is never computed".into())),
             };
-            ids.push(id);
+            match aliases::output_role(&program.signature, index).map_err(wrong)? {
+                OutputRole::Result => ids.push(id),
+                OutputRole::Input(input) => {
+                    self.values.insert(input.to_owned(), id);
+                }
+                OutputRole::Weight(weight) => {
+                    let state = self.states.iter().find(|state| state.name == weight);
+                    let state = state
+                        .ok_or_else(|| wrong(format!("is for {weight:?}, which does not exist")))?;
+                    self.values.insert(state.tensor.to_owned(), id);
+                }
+            }
         }
-        if ids.is_empty() {
+        if ids.is_empty() && self.states.is_empty() {
             let what = format!("{}, which has no output,", self.program.name);
             return Err(ImportError::unsupported(what));
         }
         Ok(ids)
     }
 }
+    /// The outputs of a graph with the program's own inputs and outputs: those for its caller, inputs that it writes to, and the new
+    /// states.
+    pub(in crate::pt2) fn all_outputs(&mut self) -> Result<Vec<TensorId>, ImportError> {
+        let mut outputs = self.outputs()?;
+        outputs.extend(self.updated_inputs(&outputs)?);
+        outputs.extend(self.new_states()?);
+        Ok(outputs)
+    }

@@ -1,43 +1,8 @@
 //! Properties of ATen ops that follow from their names, and of programs that follow from their ops.
 
+use super::aliasing::{self, AliasRule};
 use crate::pt2::file::Program;
 use crate::pt2::schema::{Argument, Node};
-
-/// Whether an op's result may share memory with its operand in PyTorch.
-pub(super) fn is_view(op: &str) -> bool {
-    let name = op.split('.').nth(1).unwrap_or_default();
-    matches!(
-        name,
-        "view"
-            | "reshape"
-            | "flatten"
-            | "unflatten"
-            | "unsqueeze"
-            | "squeeze"
-            | "view_as"
-            | "permute"
-            | "transpose"
-            | "t"
-            | "mT"
-            | "movedim"
-            | "expand"
-            | "expand_as"
-            | "broadcast_to"
-            | "split"
-            | "split_with_sizes"
-            | "chunk"
-            | "tensor_split"
-            | "unbind"
-            | "slice"
-            | "narrow"
-            | "select"
-            | "alias"
-            | "detach"
-            | "detach_"
-            | "contiguous"
-            | "to"
-    )
-}
 
 /// Whether the shape of an op's result depends on the operand's elements.
 pub(in crate::pt2) fn is_data_dependent(op: &str) -> bool {
@@ -98,8 +63,25 @@ pub(super) fn is_silent(op: &str) -> bool {
 
 /// The tensor that a node writes into, for ops named like `aten.add_.Tensor`.
 pub(super) fn written(node: &Node) -> Option<&str> {
-    in_place(node.op())?;
-    first_name(node)
+    let plain = in_place(node.op())?;
+    (plain != "aten.detach.default").then(|| first_name(node))?
+}
+
+/// Whether an op named like `aten.t_.default` changes the shape of its operand, not its elements.
+pub(super) fn reshapes_operand(plain: &str) -> bool {
+    let name = plain.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "t" | "transpose"
+            | "swapaxes"
+            | "swapdims"
+            | "squeeze"
+            | "unsqueeze"
+            | "as_strided"
+            | "resize"
+            | "resize_as"
+            | "set"
+    )
 }
 
 /// The first tensor among a node's arguments.

@@ -75,18 +75,23 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         | "lift_fresh_copy" | "positive" | "resolve_conj" | "resolve_neg" => arithmetic::identity,
 
         // shape
-        "view" | "_unsafe_view" | "reshape" | "flatten" | "unflatten" | "unsqueeze" | "squeeze"
-        | "view_as" | "reshape_as" | "view_copy" => shape::reshape,
-        "permute" => shape::permute,
-        "transpose" | "swapaxes" | "swapdims" => shape::transpose,
-        "t" | "numpy_T" | "mT" | "adjoint" => shape::last_two,
-        "movedim" | "moveaxis" => shape::movedim,
+        "view" | "_unsafe_view" | "_reshape_alias" | "reshape" | "flatten" | "ravel"
+        | "unflatten" | "unsqueeze" | "squeeze" | "view_as" | "reshape_as" | "view_copy" => {
+            shape::reshape
+        }
+        "permute" | "transpose" | "swapaxes" | "swapdims" | "t" | "numpy_T" | "mT" | "mH"
+        | "adjoint" | "matrix_H" | "movedim" | "moveaxis" => shape::permute,
         "expand" | "expand_as" | "broadcast_to" => shape::expand,
         "repeat" | "tile" => shape::repeat,
         "repeat_interleave" if overload == "self_int" => shape::repeat_interleave,
         "cat" | "concat" | "concatenate" => shape::cat,
         "stack" => shape::stack,
-        "split" | "split_with_sizes" | "chunk" | "tensor_split" | "unsafe_split"
+        "split"
+        | "split_with_sizes"
+        | "chunk"
+        | "tensor_split"
+        | "unsafe_split"
+        | "unsafe_split_with_sizes"
         | "unsafe_chunk" => shape::split,
         "unbind" => shape::unbind,
         "slice" => shape::slice,
