@@ -19,6 +19,7 @@ use graph::ops::{
 use graph::{Dim, GraphBuilder, TensorId, TensorType};
 
 use crate::const_eval::ConstValue;
+use crate::stored_type::StoredType;
 
 /// Limit on the elements of a constant that a lowering rule computes, so that small files cannot make large graphs.
 pub(crate) const MAX_CONSTANT_ELEMENTS: usize = 1 << 24;
@@ -376,6 +377,22 @@ impl LoweringBuilder {
         list.push(x);
         list.extend(last);
         self.concat(&list, axis)
+    }
+
+    /// Wraps an integer result into the range of its stored type: narrow integers are computed in wider types.
+    pub(crate) fn wrapped(&mut self, x: TensorId, kind: StoredType) -> Result<TensorId, String> {
+        let narrow = kind.bits() < 64 && kind != StoredType::I32 && self.dtype(x) == DType::I64;
+        let Some((min, _)) = kind.range().filter(|_| narrow) else {
+            return Ok(x);
+        };
+        let period = self.scalar(Scalar::I64(1 << kind.bits()), DType::I64)?;
+        if min == 0 {
+            return self.binary(BinaryFunction::Mod, x, period);
+        }
+        let min = self.scalar(Scalar::I64(min), DType::I64)?;
+        let above = self.binary(BinaryFunction::Sub, x, min)?;
+        let above = self.binary(BinaryFunction::Mod, above, period)?;
+        self.binary(BinaryFunction::Add, above, min)
     }
 
     /// `x` where it is positive, else `other`.

@@ -111,3 +111,47 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         _ => return None,
     })
 }
+
+/// Whether all integers of an op's results are integers of its operands, or are in the range of their type for another reason.
+/// Results of all other ops wrap.
+pub(super) fn keeps_range(op: &str) -> bool {
+    matches!(
+        op,
+        "Max"
+            | "Min"
+            | "Sign"
+            | "Relu"
+            | "Clip"
+            | "Where"
+            | "Identity"
+            | "Dropout"
+            | "Reshape"
+            | "Flatten"
+            | "Squeeze"
+            | "Unsqueeze"
+            | "Transpose"
+            | "Expand"
+            | "Tile"
+            | "Concat"
+            | "Split"
+            | "Slice"
+            | "Pad"
+            | "Constant"
+            | "ConstantOfShape"
+            | "Trilu"
+            | "EyeLike"
+            | "Gather"
+            | "GatherElements"
+            | "GatherND"
+            | "OneHot"
+            | "TopK"
+            | "ReduceMax"
+            | "ReduceMin"
+            | "MaxPool"
+            | "GlobalMaxPool"
+            | "DepthToSpace"
+            | "SpaceToDepth"
+            | "QuantizeLinear"
+            | "TensorScatter"
+    )
+}

@@ -27,6 +27,8 @@ use graph::TensorId;
 
 use super::schema::{Argument, Node};
 use crate::error::{ImportError, ImportErrorDetail};
+use crate::stored_type::StoredType;
+use aliases::OutputRole;
 use call::Call;
 pub(super) use context::{Pt2Lowering, user_inputs};
 
@@ -57,8 +59,6 @@ impl<'a> Pt2Lowering<'a> {
 
     fn lower_node(&mut self, node: &'a Node, index: usize) -> Result<(), String> {
         let plain = op_traits::in_place(node.op()).filter(|_| table::rule(node.op()).is_none());
-        let op = plain.as_deref().unwrap_or(node.op());
-        let rule = table::rule(op).ok_or("is not supported")?;
         if let (Some(plain), Some(target)) = (&plain, op_traits::written(node))
             && op_traits::reshapes_operand(plain)
         {
@@ -66,6 +66,8 @@ impl<'a> Pt2Lowering<'a> {
                 "changes the shape of {target}, which is not supported: use the op that returns a view"
             ));
         }
+        let op = plain.as_deref().unwrap_or(node.op());
+        let rule = table::rule(op).ok_or("is not supported")?;
         self.begin_node(node.name());
         let call = Call {
             node,
@@ -109,6 +111,11 @@ impl<'a> Pt2Lowering<'a> {
         // Packed weights stay packed.
         let packed = dtype == DType::F32 && self.dtype(id).is_real();
         let id = if packed { id } else { self.cast(id, dtype)? };
+        let kind = self.result_kind(call, index)?;
+        let id = match self.is_in_range(call, kind) {
+            true => id,
+            false => self.wrapped(id, kind)?,
+        };
         match self.result_shape(call, index) {
             Ok(shape) if shape != self.shape(id) => Err(format!(
                 "has shape {:?}, but the file states {shape:?}",
@@ -119,7 +126,21 @@ impl<'a> Pt2Lowering<'a> {
         }
     }
 
-    /// The program's outputs.
+    /// Whether the integers of a result are in the range of its stored type because they are those of its operands.
+    fn is_in_range(&self, call: &Call<'_>, kind: StoredType) -> bool {
+        let stored = |name: &str| {
+            let meta = self.graph.tensor_values.get(name)?;
+            crate::pt2::tensor::kind(meta.dtype).ok()
+        };
+        let mut operands = call.node.inputs.iter().flat_map(|input| input.arg.names());
+        // Indices and masks are not combined with the elements.
+        let index = |kind: &StoredType| matches!(kind, StoredType::I64 | StoredType::Bool);
+        let alike = operands
+            .all(|name| stored(name).is_none_or(|own| own == kind || index(&own) && kind != own));
+        alike && op_traits::keeps_range(&call.op)
+    }
+
+    /// The program's outputs for its caller.
     pub(in crate::pt2) fn outputs(&mut self) -> Result<Vec<TensorId>, ImportError> {
         let mut ids = vec![];
         let program = self.program;
@@ -157,7 +178,6 @@ impl<'a> Pt2Lowering<'a> {
         }
         Ok(ids)
     }
-}
     /// The outputs of a graph with the program's own inputs and outputs: those for its caller, inputs that it writes to, and the new
     /// states.
     pub(in crate::pt2) fn all_outputs(&mut self) -> Result<Vec<TensorId>, ImportError> {
@@ -166,3 +186,4 @@ impl<'a> Pt2Lowering<'a> {
         outputs.extend(self.new_states()?);
         Ok(outputs)
     }
+}

@@ -42,6 +42,66 @@ pub(super) fn keeps_elements(op: &str) -> bool {
     )
 }
 
+/// Whether all integers of an op's results are integers of its operands, if these have one type. Results of all other ops wrap.
+pub(super) fn keeps_range(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    aliasing::rule(op) == AliasRule::View
+        || matches!(
+            name,
+            "reshape"
+                | "reshape_as"
+                | "flatten"
+                | "ravel"
+                | "contiguous"
+                | "clone"
+                | "dropout"
+                | "view_copy"
+                | "lift_fresh_copy"
+                | "repeat"
+                | "tile"
+                | "repeat_interleave"
+                | "cat"
+                | "concat"
+                | "concatenate"
+                | "stack"
+                | "flip"
+                | "roll"
+                | "maximum"
+                | "minimum"
+                | "max"
+                | "min"
+                | "amax"
+                | "amin"
+                | "sign"
+                | "sgn"
+                | "relu"
+                | "where"
+                | "gather"
+                | "take_along_dim"
+                | "index"
+                | "index_select"
+                | "embedding"
+                | "topk"
+                | "sort"
+                | "argsort"
+                | "argmax"
+                | "argmin"
+                | "pixel_shuffle"
+                | "pixel_unshuffle"
+                | "channel_shuffle"
+                | "zeros"
+                | "zeros_like"
+                | "new_zeros"
+                | "zero"
+                | "ones"
+                | "ones_like"
+                | "new_ones"
+                | "eye"
+                | "triu"
+                | "tril"
+        )
+}
+
 /// The op's name without the `_` of ops that write into their operand.
 pub(super) fn in_place(op: &str) -> Option<String> {
     let (name, overload) = op.rsplit_once('.')?;
