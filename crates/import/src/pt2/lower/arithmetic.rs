@@ -11,7 +11,10 @@ use crate::lowering::LoweringBuilder;
 type Results = Result<Vec<TensorId>, String>;
 
 /// `self` and the other operand, promoted to one type.
-fn pair(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<(TensorId, TensorId), String> {
+pub(super) fn pair(
+    lower: &mut Pt2Lowering<'_>,
+    call: &Call<'_>,
+) -> Result<(TensorId, TensorId), String> {
     let a = lower.tensor(call, "self")?;
     let b = lower.operand(call, "other", lower.dtype(a))?;
     lower.promoted(a, b)
@@ -191,6 +194,15 @@ pub(super) fn unary(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         "reciprocal" => U::Reciprocal,
         "sin" => U::Sin,
         "cos" => U::Cos,
+        "tan" => U::Tan,
+        "asin" | "arcsin" => U::Asin,
+        "acos" | "arccos" => U::Acos,
+        "atan" | "arctan" => U::Atan,
+        "sinh" => U::Sinh,
+        "cosh" => U::Cosh,
+        "asinh" | "arcsinh" => U::Asinh,
+        "acosh" | "arccosh" => U::Acosh,
+        "atanh" | "arctanh" => U::Atanh,
         "erf" => U::Erf,
         "log1p" => U::Log1p,
         "expm1" => U::Expm1,
@@ -254,14 +266,16 @@ pub(super) fn prelu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn not(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     if call.op.starts_with("aten.bitwise") && lower.dtype(x) != DType::Bool {
-        return Err("bitwise operations on integers are not supported".into());
+        let dtype = lower.dtype(x);
+        let ones = lower.scalar(Scalar::I64(-1), dtype)?;
+        return Ok(vec![lower.binary(B::BitXor, x, ones)?]);
     }
     let x = lower.cast(x, DType::Bool)?;
     Ok(vec![lower.unary(U::Not, x)?])
 }
 
 /// `self` as f32.
-fn real(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
+pub(super) fn real(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
     let x = lower.tensor(call, "self")?;
     lower.cast(x, DType::F32)
 }
@@ -396,7 +410,12 @@ pub(super) fn logic(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     };
     let (a, b) = pair(lower, call)?;
     if !name.starts_with("logical") && lower.dtype(a) != DType::Bool {
-        return Err("bitwise operations on integers are not supported".into());
+        let function = match function {
+            B::And => B::BitAnd,
+            B::Or => B::BitOr,
+            _ => B::BitXor,
+        };
+        return Ok(vec![lower.binary(function, a, b)?]);
     }
     let (a, b) = (lower.cast(a, DType::Bool)?, lower.cast(b, DType::Bool)?);
     Ok(vec![lower.binary(function, a, b)?])

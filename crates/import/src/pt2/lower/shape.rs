@@ -5,6 +5,7 @@ use graph::{Dim, TensorId};
 
 use super::call::{Call, SizeArg};
 use super::context::Pt2Lowering;
+use super::pads;
 use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
@@ -336,8 +337,12 @@ pub(super) fn roll(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 }
 
 pub(super) fn pad(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    if !matches!(call.text("mode")?, None | Some("constant")) {
-        return Err("only constant padding is supported".into());
+    match call.text("mode")? {
+        None | Some("constant") => {}
+        Some("reflect") => return pads::pad(lower, call, pads::Border::Reflect),
+        Some("replicate") => return pads::pad(lower, call, pads::Border::Replicate),
+        Some("circular") => return pads::pad(lower, call, pads::Border::Circular),
+        Some(other) => return Err(format!("padding {other:?} is not supported")),
     }
     let mut x = lower.tensor(call, "self")?;
     let value = call.number("value", Scalar::I64(0))?;

@@ -5,7 +5,8 @@ use graph::TensorId;
 use super::call::Call;
 use super::context::Pt2Lowering;
 use super::{
-    arithmetic, attention, create, index, matrix, quantised, reduce, resize, shape, windowed, write,
+    arithmetic, attention, create, functions, index, matrix, pads, quantised, reduce, resize,
+    shape, windowed, write,
 };
 
 /// Lowers one node. Returns the results in the op's order, or the reason why the node cannot be lowered.
@@ -45,6 +46,21 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "neg" | "negative" | "abs" | "absolute" | "sign" | "sgn" => arithmetic::unary,
         "exp" | "log" | "sqrt" | "rsqrt" | "reciprocal" | "sin" | "cos" | "erf" | "log1p"
         | "expm1" => arithmetic::unary,
+        "tan" | "asin" | "arcsin" | "acos" | "arccos" | "atan" | "arctan" | "sinh" | "cosh"
+        | "asinh" | "arcsinh" | "acosh" | "arccosh" | "atanh" | "arctanh" => arithmetic::unary,
+        "fmod"
+        | "atan2"
+        | "arctan2"
+        | "bitwise_left_shift"
+        | "__lshift__"
+        | "bitwise_right_shift"
+        | "__rshift__" => functions::binary,
+        "fmax" | "fmin" => functions::number_of_two,
+        "isfinite" => functions::is_finite,
+        "nan_to_num" => functions::nan_to_num,
+        "frac" | "threshold" | "hardshrink" | "softshrink" | "logit" | "deg2rad" | "rad2deg" => {
+            functions::composed
+        }
         "floor" | "ceil" | "round" => arithmetic::unary,
         "log2" | "log10" | "exp2" | "trunc" | "fix" | "log_sigmoid" => arithmetic::composed,
         "prelu" | "_prelu_kernel" => arithmetic::prelu,
@@ -101,6 +117,12 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "roll" => shape::roll,
         "pad" | "constant_pad_nd" => shape::pad,
         "diff" => shape::diff,
+        "reflection_pad1d" | "reflection_pad2d" | "reflection_pad3d" => pads::reflect,
+        "replication_pad1d" | "replication_pad2d" | "replication_pad3d" => pads::replicate,
+        "diagonal" => pads::diagonal,
+        "cdist" | "_cdist_forward" => pads::cdist,
+        "masked_scatter" => pads::masked_scatter,
+        "bucketize" | "searchsorted" => pads::bucketize,
 
         // reduce
         "sum" => reduce::sum,
@@ -111,6 +133,9 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "prod" => reduce::prod,
         "any" | "all" => reduce::truth,
         "var" | "std" => reduce::variance,
+        "var_mean" | "std_mean" => reduce::variance_and_mean,
+        "aminmax" => reduce::extremes,
+        "count_nonzero" => reduce::count_nonzero,
         "norm" | "linalg_vector_norm" => reduce::norm,
         "logsumexp" => reduce::logsumexp,
         "cumsum" => reduce::cumsum,
