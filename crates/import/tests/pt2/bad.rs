@@ -340,3 +340,26 @@ fn damaged_cache_metadata_is_refused_however_the_program_is_lowered() {
         }
     }
 }
+
+/// Writes through views whose elements cannot be put back, and changes of a tensor's own shape.
+#[test]
+fn writes_that_would_be_lost_are_refused_by_name() {
+    let table = [
+        ("refused_unfold", "mul_", "through aten.unfold.default"),
+        (
+            "refused_shuffle",
+            "mul_",
+            "through aten.pixel_shuffle.default",
+        ),
+        ("refused_shape", "t_", "changes the shape of clone"),
+    ];
+    for (name, node, reason) in table {
+        let error = open(&fs::read(archive(name)).unwrap()).unwrap_err();
+        assert_eq!(error.kind(), K::Node, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains(reason) && text.contains(node),
+            "{name}: {text}"
+        );
+    }
+}
