@@ -96,7 +96,9 @@ fn states_continue_on_every_tier_and_executor() {
         let golden = json(&folder().join(format!("{name}.json")));
         for (method, golden) in golden.as_object().unwrap() {
             let executors = [ExecutorKind::Compiled, ExecutorKind::Interpreted];
-            let kinds = Isa::available().flat_map(|isa| executors.map(|executor| (isa, executor)));
+            let kinds = Isa::available()
+                .into_iter()
+                .flat_map(|isa| executors.map(|executor| (isa, executor)));
             for ((isa, executor), passes) in kinds.flat_map(|k| ["all", "none"].map(|p| (k, p))) {
                 let options = options(method, executor, passes);
                 let session =
@@ -135,7 +137,7 @@ fn states_continue_on_every_tier_and_executor() {
 #[test]
 fn a_run_whose_outputs_cannot_be_taken_changes_no_state() {
     let options = options("counter", ExecutorKind::Compiled, "all");
-    let cpu = Cpu::with_isa(Isa::available().next().unwrap());
+    let cpu = Cpu::with_isa(Isa::available()[0]);
     let mut session = InferenceSession::load(&archive("states"), &cpu, &options).unwrap();
     assert_eq!(session.states().len(), 1);
     let x = Value::f32([2], vec![0.0; 2]);

@@ -224,18 +224,20 @@ mod tests {
 
     #[test]
     fn reshapes_are_views_where_strides_allow() {
-        let table: [(&[i64], &[i64], &[i64], bool); 9] = [
-            (&[2, 3], &[3, 1], &[6], true),
-            (&[2, 3], &[1, 2], &[6], false),
-            (&[2, 3], &[1, 2], &[2, 3, 1], true),
-            (&[2, 6], &[1, 2], &[2, 2, 3], true),
-            (&[4, 2, 3], &[12, 3, 1], &[4, 6], true),
-            (&[4, 2, 3], &[12, 3, 1], &[8, 3], false),
-            (&[2, 1, 3], &[3, 99, 1], &[6], true),
-            (&[], &[], &[1, 1], true),
-            (&[3, 4], &[0, 1], &[12], false),
+        // Sizes and strides of the operand, and the sizes that are wanted.
+        type Reshape = ([&'static [i64]; 3], bool);
+        let table: [Reshape; 9] = [
+            ([&[2, 3], &[3, 1], &[6]], true),
+            ([&[2, 3], &[1, 2], &[6]], false),
+            ([&[2, 3], &[1, 2], &[2, 3, 1]], true),
+            ([&[2, 6], &[1, 2], &[2, 2, 3]], true),
+            ([&[4, 2, 3], &[12, 3, 1], &[4, 6]], true),
+            ([&[4, 2, 3], &[12, 3, 1], &[8, 3]], false),
+            ([&[2, 1, 3], &[3, 99, 1], &[6]], true),
+            ([&[], &[], &[1, 1]], true),
+            ([&[3, 4], &[0, 1], &[12]], false),
         ];
-        for (sizes, strides, wanted, view) in table {
+        for ([sizes, strides, wanted], view) in table {
             assert_eq!(
                 is_view_of(sizes, strides, wanted),
                 view,
