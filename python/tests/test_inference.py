@@ -151,3 +151,23 @@ def test_a_decoder_with_static_buffers_continues_and_rewinds():
         decoder.feed([[1] * 17, []])
     with pytest.raises(kvark.KvarkError, match="no static buffers"):
         kvark.ScatterDecoder(path.with_name("llama_past.onnx"))
+
+
+def test_buffers_that_a_model_writes_to_are_states():
+    fixtures = Path(__file__).parents[2] / "crates/import/tests/fixtures/pt2"
+    session = kvark.InferenceSession(fixtures / "states.pt2", method="counter", threads=1)
+    x = {"x": np.zeros(2, np.float32)}
+    assert [(arg.name, arg.shape) for arg in session.get_states()] == [("n", [])]
+    assert [session.run(None, x)[0][0] for _ in range(3)] == [1, 2, 3]
+    saved = session.state_dict()
+    assert saved["n"] == 3
+    assert session.run(None, x)[0][0] == 4
+    session.load_state_dict(saved)
+    assert session.run(None, x)[0][0] == 4
+    with pytest.raises(kvark.errors.KvarkError, match="there|does not exist"):
+        session.load_state_dict({"n": np.array(7), "m": np.array(7)})
+    with pytest.raises(kvark.errors.KvarkError):
+        session.run_into(x, {session.get_outputs()[0].name: np.zeros(3, np.float32)})
+    assert session.state_dict()["n"] == 4
+    session.reset_states()
+    assert session.run(None, x)[0][0] == 1

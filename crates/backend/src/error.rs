@@ -67,6 +67,14 @@ pub enum BackendErrorKind {
         /// Shape given.
         shape: Vec<usize>,
     },
+    /// A state cannot be read or replaced.
+    #[error("the state {state:?} {reason}")]
+    State {
+        /// Name of the state.
+        state: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A position does not fit in an `i32`.
     #[error("input {input} holds position {position}, which does not fit in 32 bits")]
     PositionOutOfRange {

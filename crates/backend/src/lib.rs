@@ -15,6 +15,7 @@ pub mod row_codec;
 mod rows;
 pub mod run_mode;
 mod runnable;
+mod states;
 
 pub use contract::{
     Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,

@@ -1,5 +1,6 @@
 //! `Runnable`: a compiled graph bound to its cache. It checks, plans, runs and commits steps.
 
+use crate::states::{self, States};
 use crate::{
     BackendError, BackendErrorKind, BatchDescriptor, CacheStep, Dispatcher, Executable,
     OutputCallback, RunMode, StepOutputs, TraceCallback,
@@ -15,6 +16,8 @@ pub struct Runnable {
     graph: Arc<Graph>,
     executable: Box<dyn Executable>,
     cache: Option<BoundCache>,
+    /// The tensors that keep their elements between runs.
+    states: States,
     /// Whether the graph is a decoder: it takes tokens, positions and rows.
     decodes: bool,
     dispatcher: Dispatcher,
@@ -85,6 +88,7 @@ impl Runnable {
         };
         Ok(Runnable {
             decodes: takes_steps(&graph),
+            states: States::new(&graph),
             graph,
             executable,
             cache,
@@ -96,6 +100,30 @@ impl Runnable {
     /// The graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
+    }
+
+    /// The tensors that keep their elements between runs, with their names: the buffers that the program writes to.
+    pub fn states(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.states.named()
+    }
+
+    /// Replaces the elements of a state.
+    ///
+    /// # Errors
+    /// `State` if there is no state of this name, or if it has another type or shape.
+    pub fn set_state(&mut self, name: &str, value: Value) -> Result<(), BackendError> {
+        self.states.set(name, value)
+    }
+
+    /// Gives all states the elements that they have in the model file.
+    pub fn reset_states(&mut self) {
+        self.states.reset(&self.graph);
+    }
+
+    /// Gives all states the elements that they had before the last run that succeeded, for callers that could not use its outputs.
+    /// It can be called once after a run.
+    pub fn undo_states(&mut self) {
+        self.states.exchange();
     }
 
     /// The executable, for its measurements and its memory.
@@ -153,9 +181,14 @@ impl Runnable {
     /// error, the cache holds the tokens that it held before.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, BackendError> {
         let views: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
-        self.with_cache(&views, |executable, cache| {
-            executable.run(inputs, cache, None)
-        })
+        if self.states.is_empty() {
+            return self.with_cache(&views, |executable, _, cache, _| {
+                executable.run(inputs, cache, None)
+            });
+        }
+        let mut outputs = vec![];
+        self.run_borrowed(&views, &mut |_, view| outputs.push(view.to_value()))?;
+        Ok(outputs)
     }
 
     /// Like [`run`](Runnable::run), and calls `trace` with the result of every node.
@@ -168,8 +201,14 @@ impl Runnable {
         trace: TraceCallback<'_>,
     ) -> Result<Vec<Value>, BackendError> {
         let views: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
-        self.with_cache(&views, |executable, cache| {
-            executable.run(inputs, cache, Some(trace))
+        let own = self.graph.caller_outputs().len();
+        self.with_cache(&views, |executable, views, cache, states| {
+            let all: Vec<Value> = views.iter().map(ValueRef::to_value).collect();
+            let mut outputs = executable.run(&all, cache, Some(trace))?;
+            for (to, from) in states.iter_mut().zip(outputs.drain(own..)) {
+                *to = from;
+            }
+            Ok(outputs)
         })
     }
 
@@ -180,58 +219,84 @@ impl Runnable {
         inputs: &[ValueRef<'_>],
         output: OutputCallback<'_>,
     ) -> Result<(), BackendError> {
-        self.with_cache(inputs, |executable, cache| {
-            executable.run_borrowed(inputs, cache, output)
+        let own = self.graph.caller_outputs().len();
+        self.with_cache(inputs, |executable, inputs, cache, states| {
+            let mut each = |index: usize, view: ValueRef<'_>| match index.checked_sub(own) {
+                Some(state) => states::store(&mut states[state], view),
+                None => output(index, view),
+            };
+            executable.run_borrowed(inputs, cache, &mut each)
         })
     }
 
-    /// Checks inputs and runs them with the step of the cache that they are.
+    /// Checks inputs and runs them, followed by the states, with the step of the cache that they are. The new states are written to
+    /// memory of their own, so that a run that fails changes none.
     fn with_cache<T>(
         &mut self,
         inputs: &[ValueRef<'_>],
-        run: impl FnOnce(&mut dyn Executable, Option<CacheStep<'_>>) -> Result<T, BackendError>,
+        run: impl FnOnce(
+            &mut dyn Executable,
+            &[ValueRef<'_>],
+            Option<CacheStep<'_>>,
+            &mut [Value],
+        ) -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
-        self.check_inputs(inputs)?;
-        let executable = &mut *self.executable;
-        let Some(cache) = &mut self.cache else {
-            return run(executable, None);
+        let (current, next) = self.states.for_run();
+        let all: Vec<ValueRef<'_>>;
+        let inputs = match current {
+            [] => inputs,
+            states => {
+                let states = states.iter().map(Value::view);
+                all = inputs.iter().copied().chain(states).collect();
+                &all
+            }
         };
-        let positions = &mut cache.current;
-        cache.positions.read(&self.graph, inputs, positions)?;
-        let mut state = cache.entry.try_lock()?;
-        state.run_declared(positions, |plan, bytes| {
-            run(executable, Some(CacheStep { plan, bytes }))
-        })
+        check_inputs(&self.graph, inputs)?;
+        let executable = &mut *self.executable;
+        let result = match &mut self.cache {
+            None => run(executable, inputs, None, next)?,
+            Some(cache) => {
+                let positions = &mut cache.current;
+                cache.positions.read(&self.graph, inputs, positions)?;
+                let mut state = cache.entry.try_lock()?;
+                state.run_declared(positions, |plan, bytes| {
+                    run(executable, inputs, Some(CacheStep { plan, bytes }), next)
+                })?
+            }
+        };
+        self.states.exchange();
+        Ok(result)
     }
+}
 
-    fn check_inputs(&self, inputs: &[ValueRef<'_>]) -> Result<(), BackendError> {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape).collect();
-        self.graph.bind(&shapes)?;
-        for (id, value) in self.graph.inputs().iter().zip(inputs) {
-            let tensor = self.graph.tensor(*id);
-            let found = value.data.dtype();
-            if found != tensor.ty.dtype {
-                let (input, wanted) = (tensor.name.clone(), tensor.ty.dtype);
-                return Err(BackendErrorKind::InputType {
-                    input,
-                    found,
-                    wanted,
-                }
-                .into());
+/// Checks the number, types and sizes of inputs.
+fn check_inputs(graph: &Graph, inputs: &[ValueRef<'_>]) -> Result<(), BackendError> {
+    let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape).collect();
+    graph.bind(&shapes)?;
+    for (id, value) in graph.inputs().iter().zip(inputs) {
+        let tensor = graph.tensor(*id);
+        let found = value.data.dtype();
+        if found != tensor.ty.dtype {
+            let (input, wanted) = (tensor.name.clone(), tensor.ty.dtype);
+            return Err(BackendErrorKind::InputType {
+                input,
+                found,
+                wanted,
             }
-            if value.data.len() != value.shape.iter().product::<usize>() {
-                let (input, elements, shape) =
-                    (tensor.name.clone(), value.data.len(), value.shape.to_vec());
-                return Err(BackendErrorKind::InputSize {
-                    input,
-                    elements,
-                    shape,
-                }
-                .into());
-            }
+            .into());
         }
-        Ok(())
+        if value.data.len() != value.shape.iter().product::<usize>() {
+            let (input, elements, shape) =
+                (tensor.name.clone(), value.data.len(), value.shape.to_vec());
+            return Err(BackendErrorKind::InputSize {
+                input,
+                elements,
+                shape,
+            }
+            .into());
+        }
     }
+    Ok(())
 }
 
 /// Whether a graph is a decoder: it takes tokens, positions and rows, and returns one output row per requested row. Further
@@ -246,6 +311,7 @@ fn takes_steps(graph: &Graph) -> bool {
         ty.dtype == DType::F32 && ty.shape.len() == 2
     };
     graph.inputs().len() == 3
+        && graph.states().is_empty()
         && graph.inputs().iter().all(is_step_input)
         && !graph.outputs().is_empty()
         && graph.outputs().iter().all(is_rows)

@@ -144,6 +144,13 @@ impl Exec {
             }
             None => session.run(inputs.clone())?,
         };
+        for state in session.states() {
+            shown.states.extend(
+                session
+                    .state(&state.name)
+                    .map(|value| (state.name.clone(), value.clone())),
+            );
+        }
         for (name, value) in &outputs {
             save(self.output.as_deref(), name, value)?;
         }
@@ -151,6 +158,8 @@ impl Exec {
         let mut times = Vec::with_capacity(self.repeat);
         for _ in 0..self.repeat {
             let inputs = inputs.clone();
+            // Every measured run is the first one.
+            session.reset_states();
             let start = Instant::now();
             session.run(inputs)?;
             times.push(start.elapsed().as_secs_f64() * 1e6);
@@ -193,6 +202,8 @@ struct Shown {
     json: bool,
     trace: Vec<serde_json::Value>,
     profile: Vec<serde_json::Value>,
+    /// The buffers that the model writes to, after the first run.
+    states: Vec<(String, Value)>,
     out: BufWriter<io::Stdout>,
 }
 
@@ -202,6 +213,7 @@ impl Shown {
             json,
             trace: Vec::new(),
             profile: Vec::new(),
+            states: Vec::new(),
             out: BufWriter::new(io::stdout()),
         }
     }
@@ -249,6 +261,11 @@ impl Shown {
                 .collect();
             let mut object = Map::new();
             object.insert("outputs".into(), rows.into());
+            if !self.states.is_empty() {
+                let states = self.states.iter();
+                let rows = states.map(|(name, value)| Summary::of(value).json(name, None));
+                object.insert("states".into(), rows.collect::<Vec<_>>().into());
+            }
             if !self.trace.is_empty() {
                 object.insert("trace".into(), self.trace.into());
             }
@@ -268,6 +285,10 @@ impl Shown {
                     "{}",
                     Summary::of(value).line(&format!("{name} (output)"))
                 )?;
+            }
+            for (name, value) in &self.states {
+                let line = Summary::of(value).line(&format!("{name} (state)"));
+                writeln!(self.out, "{line}")?;
             }
             if let Some((median, least)) = median.zip(least) {
                 writeln!(

@@ -145,8 +145,10 @@ impl Found {
         };
         let method = |(name, g): (&str, &Graph)| {
             let list = |ids: &[_]| -> Vec<Value> { ids.iter().map(|id| typed(g, *id)).collect() };
-            let mut method =
-                json!({ "name": name, "inputs": list(g.inputs()), "outputs": list(g.outputs()) });
+            let mut method = json!({ "name": name, "inputs": list(g.caller_inputs()), "outputs": list(g.caller_outputs()) });
+            if !g.states().is_empty() {
+                method["states"] = states(g).into();
+            }
             if graph {
                 method["graph"] = g.to_string().into();
             }
@@ -269,17 +271,32 @@ impl Found {
             for (name, graph) in self.methods() {
                 let list =
                     |ids: &[_]| -> Vec<String> { ids.iter().map(|id| graph.typed(*id)).collect() };
-                let (inputs, outputs) = (list(graph.inputs()), list(graph.outputs()));
+                let (inputs, outputs) = (list(graph.caller_inputs()), list(graph.caller_outputs()));
                 writeln!(
                     out,
                     "  {name}({}) -> {}",
                     inputs.join(", "),
                     outputs.join(", ")
                 )?;
+                for (state, id) in graph.states().iter().zip(graph.state_inputs()) {
+                    let ty = graph.type_text(&graph.tensor(*id).ty);
+                    writeln!(out, "    keeps {}: {ty}", state.name)?;
+                }
             }
         }
         Ok(())
     }
+}
+
+/// The tensors that a method keeps between runs.
+fn states(graph: &Graph) -> Vec<Value> {
+    let pairs = graph.states().iter().zip(graph.state_inputs());
+    let named = pairs.map(|(state, id)| {
+        let mut typed = typed(graph, *id);
+        typed["name"] = state.name.clone().into();
+        typed
+    });
+    named.collect()
 }
 
 /// A method's input or output.

@@ -141,8 +141,13 @@ impl Cases {
                     _ => Any,
                 };
                 let number = |shape: &[usize]| Tensor(F32, shape.to_vec(), values);
-                self.add(op(), tokens, &[number(a), number(b)]);
+                if function.takes().contains(&F32) {
+                    self.add(op(), tokens, &[number(a), number(b)]);
+                }
                 for dtype in [I32, I64] {
+                    if !function.takes().contains(&dtype) {
+                        continue;
+                    }
                     let whole = |shape: &[usize]| Tensor(dtype, shape.to_vec(), Whole(1, 5));
                     self.add(op(), tokens, &[whole(a), whole(b)]);
                 }
@@ -167,6 +172,8 @@ impl Cases {
             let op = || Unary { function };
             let values = match function {
                 UnaryFunction::Log
+                | UnaryFunction::Log1p
+                | UnaryFunction::Acosh
                 | UnaryFunction::Sqrt
                 | UnaryFunction::Rsqrt
                 | UnaryFunction::Reciprocal => Positive,

@@ -4,7 +4,7 @@
  * are rescaled when a larger score appears; the splits of a query are merged in order. Rows of a layer with a window are a
  * ring: position p is in row p modulo the rows.
  */
-enum { KEY_BLOCK = 64, KV_SPLIT = 512 };
+enum { KEY_BLOCK = 64, KV_SPLIT = 512, KEY_DIMS = MAX_KEY_DIM < 64 ? MAX_KEY_DIM : 64 };
 
 /* 2 to the power of x, which is not positive. */
 static inline float exp2_lane(float x)
@@ -103,6 +103,11 @@ struct attend_head {
     float weighted[MAX_VALUE_DIM];
 };
 
+/* The largest score and the sum of weights of the splits of one query head so far. */
+struct attend_sum {
+    float largest, sum;
+};
+
 /* Turns the scores of a block into weights; columns outside of [from, to) have the weight zero. */
 static void attend_softmax(struct attend_head *head, float *scores, size_t from, size_t to, size_t dim)
 {
@@ -133,7 +138,7 @@ static void attend_softmax(struct attend_head *head, float *scores, size_t from,
 }
 
 /* Merges a split into the splits before it, whose values are at `out`. */
-static void attend_merge(struct attend_head *all, const struct attend_head *split, float *out, size_t dim)
+static void attend_merge(struct attend_sum *all, const struct attend_head *split, float *out, size_t dim)
 {
     if (split->largest == -INFINITY)
         return;
@@ -155,35 +160,42 @@ static void attend_merge(struct attend_head *all, const struct attend_head *spli
 static void attend_block(const struct kv_layer *kv, size_t kv_head, const float *q, size_t heads, struct attend_head *state,
                          size_t base, size_t from, size_t to, float scale, float softcap)
 {
-    /* Keys by dimension, so that one element of a query is multiplied with sixteen keys at once. */
-    float keys[MAX_KEY_DIM][KEY_BLOCK], scores[KEY_BLOCK], value[MAX_VALUE_DIM];
+    /* Keys by dimension, so that one element of a query is multiplied with sixteen keys at once; KEY_DIMS of them at a time. */
+    float keys[KEY_DIMS][KEY_BLOCK], weights[MAX_GROUP][KEY_BLOCK], value[MAX_VALUE_DIM];
     size_t key_bytes = kv->key_dim * (size_t)kv->key_type, value_bytes = kv->value_dim * (size_t)kv->value_type;
     size_t columns = (to + LANES - 1) / LANES * LANES;
-    for (size_t i = 0; i < columns; i++) {
-        if (i < from || i >= to) {
-            for (size_t d = 0; d < kv->key_dim; d++)
-                keys[d][i] = 0.0f;
-            continue;
+    memset(weights, 0, heads * sizeof *weights);
+    for (size_t part = 0; part < kv->key_dim; part += KEY_DIMS) {
+        size_t dims = kv->key_dim - part < KEY_DIMS ? kv->key_dim - part : KEY_DIMS;
+        for (size_t i = 0; i < columns; i++) {
+            if (i < from || i >= to) {
+                for (size_t d = 0; d < dims; d++)
+                    keys[d][i] = 0.0f;
+                continue;
+            }
+            const uint8_t *row = kv->keys + (kv_head * kv->rows + (base + i) % kv->rows) * key_bytes;
+            load_row(row + part * (size_t)kv->key_type, &keys[0][i], KEY_BLOCK, dims, kv->key_type);
         }
-        const uint8_t *row = kv->keys + (kv_head * kv->rows + (base + i) % kv->rows) * key_bytes;
-        load_row(row, &keys[0][i], KEY_BLOCK, kv->key_dim, kv->key_type);
+        for (size_t h = 0; h < heads; h++) {
+            const float *query = q + h * kv->key_dim + part;
+            for (size_t first = 0; first < columns; first += LANES) {
+                float sums[LANES];
+                memcpy(sums, weights[h] + first, sizeof sums);
+                for (size_t d = 0; d < dims; d++)
+                    for (int lane = 0; lane < LANES; lane++)
+                        sums[lane] += query[d] * keys[d][first + lane];
+                memcpy(weights[h] + first, sums, sizeof sums);
+            }
+        }
     }
-    float weights[MAX_GROUP][KEY_BLOCK];
     for (size_t h = 0; h < heads; h++) {
-        const float *query = q + h * kv->key_dim;
-        for (size_t first = 0; first < columns; first += LANES) {
-            float sums[LANES] = {0};
-            for (size_t d = 0; d < kv->key_dim; d++)
-                for (int lane = 0; lane < LANES; lane++)
-                    sums[lane] += query[d] * keys[d][first + lane];
-            for (int lane = 0; lane < LANES; lane++)
-                scores[first + lane] = softcap > 0.0f ? softcap * LOG2_E * tanh_lane(sums[lane] * (scale / softcap))
-                                                      : sums[lane] * (scale * LOG2_E);
-        }
+        float *scores = weights[h];
+        for (size_t i = 0; i < columns; i++)
+            scores[i] = softcap > 0.0f ? softcap * LOG2_E * tanh_lane(scores[i] * (scale / softcap))
+                                       : scores[i] * (scale * LOG2_E);
         for (size_t i = columns; i < KEY_BLOCK; i++)
             scores[i] = -INFINITY;
         attend_softmax(state + h, scores, from, to, kv->value_dim);
-        memcpy(weights[h], scores, sizeof scores);
     }
     for (size_t i = from; i < to; i++) {
         const uint8_t *row = kv->values + (kv_head * kv->rows + (base + i) % kv->rows) * value_bytes;
@@ -208,7 +220,8 @@ static void attend_queries(const void *context, size_t begin, size_t end_piece)
     const struct attend_task *t = context;
     const struct kv_layer *kv = t->kv;
     size_t group = t->heads / kv->heads, dim = kv->value_dim;
-    struct attend_head split[MAX_GROUP] = {{0}}, all[MAX_GROUP] = {{0}};
+    struct attend_head split[MAX_GROUP] = {{0}};
+    struct attend_sum all[MAX_GROUP] = {{0}};
     for (size_t piece = begin; piece < end_piece; piece++) {
         size_t kv_head = piece % kv->heads, token = piece / kv->heads, first_head = token * t->heads + kv_head * group;
         size_t end = t->position + token + 1, start = t->window && end > t->window ? end - t->window : 0;

@@ -1,3 +1,6 @@
+/* The threads of the process work for one call at a time: `calls` is held by the thread that they work for. */
+static pthread_mutex_t calls = PTHREAD_MUTEX_INITIALIZER;
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -25,21 +28,26 @@ static void *worker(void *argument)
     return NULL;
 }
 
-/* Starts the threads of the process, once. */
-void k_start_threads(void)
+static void start_threads(void)
 {
-    static int started;
-    for (size_t thread = 1; !started && thread < MODEL_THREADS; thread++) {
+    for (size_t thread = 1; thread < MODEL_THREADS; thread++) {
         pthread_t handle;
         if (pthread_create(&handle, NULL, worker, (void *)(uintptr_t)thread) != 0)
             abort();
         pthread_detach(handle);
     }
-    started = 1;
+}
+
+/* Starts the threads of the process, once. */
+void k_start_threads(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_threads);
 }
 
 HELPER void parallel(void (*task)(const void *context, size_t begin, size_t end), const void *context, size_t count)
 {
+    pthread_mutex_lock(&calls);
     pthread_mutex_lock(&pool.lock);
     pool.task = task;
     pool.context = context;
@@ -53,4 +61,5 @@ HELPER void parallel(void (*task)(const void *context, size_t begin, size_t end)
     while (pool.running > 0)
         pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&calls);
 }

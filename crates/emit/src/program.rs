@@ -111,6 +111,12 @@ fn check(plan: &ProgramPlan<'_>) -> Result<(), EmitError> {
     if i32::try_from(plan.context).is_err() {
         return refuse(format!("a context of {} tokens", plan.context));
     }
+    if let Some(state) = plan.graph.states().first() {
+        return refuse(format!(
+            "it writes to its buffer {:?}, which the program would have to keep between calls",
+            state.name
+        ));
+    }
     for (i, layer) in plan.kv.layers.iter().enumerate() {
         for side in [&layer.keys, &layer.values] {
             let size = match side.storage {

@@ -1,8 +1,23 @@
 
+/* Whether a layer with a window has overwritten rows that the token behind the first `count` sees. */
+static int is_evicted(const struct model *m, size_t count)
+{
+    for (size_t i = 0; count > 0 && i < MODEL_LAYERS; i++) {
+        size_t rows = KV[i].rows, window = KV[i].window;
+        size_t first = window && count + 1 > window ? count + 1 - window : 0;
+        if (m->highest > rows && first < count && first < m->highest - rows)
+            return 1;
+    }
+    return 0;
+}
+
 /* Computes the tokens from `cached` on; they are in the state. */
 static int feed(struct model *m, size_t end)
 {
-    size_t at = m->kv_enabled ? m->cached : 0;
+    /* A step that was stopped may have overwritten rows of the tokens before it: then all are computed again. */
+    size_t at = m->kv_enabled && !is_evicted(m, m->cached) ? m->cached : 0;
+    if (at == 0)
+        m->highest = 0;
     while (at < end) {
         size_t count = end - at < MODEL_STEP ? end - at : MODEL_STEP;
         int32_t row = (int32_t)count - 1;
@@ -13,8 +28,10 @@ static int feed(struct model *m, size_t end)
             return MODEL_OVERRUN;
     }
     m->position = end;
-    m->cached = m->kv_enabled ? end : 0;
     m->highest = m->highest > end ? m->highest : end;
+    /* The layers behind the node at which a step stopped have not stored its rows. */
+    if (m->stop_at < 0)
+        m->cached = m->kv_enabled ? end : 0;
     return MODEL_OK;
 }
 
@@ -38,14 +55,11 @@ int model_rewind(struct model *m, size_t count)
 {
     if (count > m->position)
         return MODEL_FULL;
-    for (size_t i = 0; m->kv_enabled && count > 0 && i < MODEL_LAYERS; i++) {
-        size_t rows = KV[i].rows, window = KV[i].window;
-        size_t first = window && count + 1 > window ? count + 1 - window : 0;
-        if (m->highest > rows && first < count && first < m->highest - rows)
-            return MODEL_EVICTED;
-    }
+    /* Tokens that are computed again need no rows. */
+    if (m->kv_enabled && count <= m->cached && is_evicted(m, count))
+        return MODEL_EVICTED;
     m->position = count;
-    m->cached = m->kv_enabled ? count : 0;
+    m->cached = m->cached < count ? m->cached : count;
     return MODEL_OK;
 }
 

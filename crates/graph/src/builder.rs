@@ -1,6 +1,6 @@
 //! Builds a graph node by node, and infers the type of every result.
 
-use crate::graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind};
+use crate::graph::{Graph, Node, NodeId, StateInfo, SymbolInfo, Tensor, TensorId, TensorKind};
 use crate::ops::Op;
 use crate::tensor_type::TensorType;
 use crate::{Dim, GraphError, GraphErrorKind, MAX_SYMBOLS, Symbol};
@@ -23,6 +23,7 @@ impl GraphBuilder {
             nodes: vec![],
             inputs: vec![],
             outputs: vec![],
+            states: vec![],
         };
         GraphBuilder { graph }
     }
@@ -61,6 +62,13 @@ impl GraphBuilder {
         );
         self.graph.inputs.push(id);
         id
+    }
+
+    /// Makes the last inputs states, in this order.
+    ///
+    /// [`finish`](GraphBuilder::finish) then takes their new elements behind the other outputs, in the same order.
+    pub fn keep_states(&mut self, states: Vec<StateInfo>) {
+        self.graph.states = states;
     }
 
     /// Adds a constant; `shape` is outermost first.

@@ -66,6 +66,15 @@ pub struct SymbolInfo {
     pub range: RangeInclusive<usize>,
 }
 
+/// A tensor that keeps its elements from one run to the next: the graph reads it from an input and returns its new elements.
+#[derive(Clone, Debug)]
+pub struct StateInfo {
+    /// The name in the model.
+    pub name: String,
+    /// The elements before the first run.
+    pub initial: Bytes,
+}
+
 /// A computation graph. Nodes are stored in execution order.
 #[derive(Clone, Debug)]
 pub struct Graph {
@@ -75,6 +84,7 @@ pub struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) inputs: Vec<TensorId>,
     pub(crate) outputs: Vec<TensorId>,
+    pub(crate) states: Vec<StateInfo>,
 }
 
 impl Graph {
@@ -88,14 +98,35 @@ impl Graph {
         &self.symbols
     }
 
-    /// Graph inputs in call order.
+    /// Graph inputs in call order; the last ones are the [`states`](Graph::states).
     pub fn inputs(&self) -> &[TensorId] {
         &self.inputs
     }
 
-    /// Graph outputs in result order.
+    /// Graph outputs in result order; the last ones are the new [`states`](Graph::states).
     pub fn outputs(&self) -> &[TensorId] {
         &self.outputs
+    }
+
+    /// Tensors that keep their elements between runs: each is one of the last inputs, and its new elements are one of the last
+    /// outputs, in this order.
+    pub fn states(&self) -> &[StateInfo] {
+        &self.states
+    }
+
+    /// The inputs that the caller of a run gives: all but the states.
+    pub fn caller_inputs(&self) -> &[TensorId] {
+        &self.inputs[..self.inputs.len() - self.states.len()]
+    }
+
+    /// The outputs that the caller of a run gets: all but the new states.
+    pub fn caller_outputs(&self) -> &[TensorId] {
+        &self.outputs[..self.outputs.len() - self.states.len()]
+    }
+
+    /// The inputs that are states.
+    pub fn state_inputs(&self) -> &[TensorId] {
+        &self.inputs[self.inputs.len() - self.states.len()..]
     }
 
     /// The nodes in execution order.
@@ -141,10 +172,11 @@ impl Graph {
             reason,
         };
         if shapes.len() != self.inputs.len() {
+            let states = self.states.len();
             let reason = format!(
                 "takes {} inputs, {} were given",
-                self.inputs.len(),
-                shapes.len()
+                self.inputs.len() - states,
+                shapes.len().saturating_sub(states)
             );
             return Err(GraphErrorKind::Graph {
                 graph: self.name.clone(),

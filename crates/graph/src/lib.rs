@@ -34,6 +34,6 @@ mod verify;
 pub use builder::GraphBuilder;
 pub use dim::{Bindings, Dim, MAX_SYMBOLS, Symbol};
 pub use error::{GraphError, GraphErrorKind};
-pub use graph::{Graph, Node, NodeId, SymbolInfo, Tensor, TensorId, TensorKind};
+pub use graph::{Graph, Node, NodeId, StateInfo, SymbolInfo, Tensor, TensorId, TensorKind};
 pub use tensor_type::TensorType;
 pub use value::{Data, DataMut, DataRef, Value, ValueRef};

@@ -298,6 +298,18 @@ impl Value {
     }
 }
 
+impl Data {
+    /// The elements as memory to write to.
+    pub fn as_mut(&mut self) -> DataMut<'_> {
+        match self {
+            Data::F32(v) => DataMut::F32(v),
+            Data::I32(v) => DataMut::I32(v),
+            Data::I64(v) => DataMut::I64(v),
+            Data::Bool(v) => DataMut::Bool(v),
+        }
+    }
+}
+
 /// Memory of a caller for the elements of a tensor.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each variant is its element type")]

@@ -32,6 +32,7 @@ impl Graph {
                 .into());
             }
         }
+        self.verify_states().map_err(fail)?;
         let dims = || self.inputs.iter().flat_map(|id| &self.tensor(*id).ty.shape);
         let alone: HashSet<Symbol> = dims().filter_map(Dim::as_symbol).collect();
         for id in &self.inputs {
@@ -92,5 +93,32 @@ impl Graph {
             Some(id) => Err(fail(format!("output tensor {} is never computed", id.0)).into()),
             None => Ok(()),
         }
+    }
+
+    /// Checks that every state has an input and an output of one constant size, and initial elements that fill it.
+    fn verify_states(&self) -> Result<(), String> {
+        if self.states.len() > self.inputs.len().min(self.outputs.len()) {
+            return Err("it has more states than inputs or outputs".into());
+        }
+        let outputs = &self.outputs[self.outputs.len() - self.states.len()..];
+        let places = self.state_inputs().iter().zip(outputs);
+        for (state, (input, output)) in self.states.iter().zip(places) {
+            let [before, after] = [input, output].map(|id| self.tensors.get(id.0 as usize));
+            let ty = before.map(|tensor| &tensor.ty);
+            if ty.is_none() || ty != after.map(|tensor| &tensor.ty) {
+                return Err(format!("the state {} changes its type", state.name));
+            }
+            let constant = |ty: &TensorType| ty.shape.iter().all(|dim| dim.as_const().is_some());
+            let bytes = ty
+                .filter(|ty| constant(ty))
+                .and_then(|ty| ty.bytes(&Default::default()));
+            if bytes != Some(state.initial.len()) {
+                let name = &state.name;
+                return Err(format!(
+                    "the state {name} has no constant size, or its initial elements have another"
+                ));
+            }
+        }
+        Ok(())
     }
 }

@@ -19,6 +19,7 @@ use graph::ops::{
 use graph::{Dim, GraphBuilder, TensorId, TensorType};
 
 use crate::const_eval::ConstValue;
+use crate::stored_type::StoredType;
 
 /// Limit on the elements of a constant that a lowering rule computes, so that small files cannot make large graphs.
 pub(crate) const MAX_CONSTANT_ELEMENTS: usize = 1 << 24;
@@ -378,6 +379,22 @@ impl LoweringBuilder {
         self.concat(&list, axis)
     }
 
+    /// Wraps an integer result into the range of its stored type: narrow integers are computed in wider types.
+    pub(crate) fn wrapped(&mut self, x: TensorId, kind: StoredType) -> Result<TensorId, String> {
+        let narrow = kind.bits() < 64 && kind != StoredType::I32 && self.dtype(x) == DType::I64;
+        let Some((min, _)) = kind.range().filter(|_| narrow) else {
+            return Ok(x);
+        };
+        let period = self.scalar(Scalar::I64(1 << kind.bits()), DType::I64)?;
+        if min == 0 {
+            return self.binary(BinaryFunction::Mod, x, period);
+        }
+        let min = self.scalar(Scalar::I64(min), DType::I64)?;
+        let above = self.binary(BinaryFunction::Sub, x, min)?;
+        let above = self.binary(BinaryFunction::Mod, above, period)?;
+        self.binary(BinaryFunction::Add, above, min)
+    }
+
     /// `x` where it is positive, else `other`.
     pub(crate) fn positive_or(&mut self, x: TensorId, other: TensorId) -> Result<TensorId, String> {
         let zero = self.scalar(Scalar::F32(0.0), DType::F32)?;
@@ -385,15 +402,30 @@ impl LoweringBuilder {
         self.choose(positive, x, other)
     }
 
-    /// `log(1 + exp(x))`, in a form that does not overflow.
-    pub(crate) fn soft_plus(&mut self, x: TensorId) -> Result<TensorId, String> {
-        let size = self.unary(UnaryFunction::Abs, x)?;
-        let small = self.unary(UnaryFunction::Neg, size)?;
-        let power = self.unary(UnaryFunction::Exp, small)?;
-        let sum = self.with_number(BinaryFunction::Add, power, 1.0)?;
-        let log = self.unary(UnaryFunction::Log, sum)?;
-        let positive = self.with_number(BinaryFunction::Max, x, 0.0)?;
-        self.binary(BinaryFunction::Add, positive, log)
+    /// `scale · x` where `x` is positive, and `scale · alpha · (exp(inner · x) − 1)` elsewhere.
+    pub(crate) fn elu(
+        &mut self,
+        x: TensorId,
+        alpha: f32,
+        scale: f32,
+        inner: f32,
+    ) -> Result<TensorId, String> {
+        let times = |builder: &mut LoweringBuilder, x: TensorId, factor: f32| match factor {
+            1.0 => Ok(x),
+            factor => builder.with_number(BinaryFunction::Mul, x, factor),
+        };
+        let inside = times(self, x, inner)?;
+        let power = self.unary(UnaryFunction::Expm1, inside)?;
+        let below = times(self, power, alpha * scale)?;
+        let above = times(self, x, scale)?;
+        let zero = self.scalar(Scalar::F32(0.0), DType::F32)?;
+        let positive = self.compare(CompareFunction::Gt, x, zero)?;
+        self.choose(positive, above, below)
+    }
+
+    /// SELU with the constants of its paper.
+    pub(crate) fn selu(&mut self, x: TensorId) -> Result<TensorId, String> {
+        self.elu(x, 1.673_263_2, 1.050_701, 1.0)
     }
 }
 

@@ -213,6 +213,7 @@ impl InferenceSession {
             }
         })?;
         if let Some(reason) = failed {
+            self.locked().undo_states();
             return Err(Error::argument(reason));
         }
         drop(memory);
@@ -284,6 +285,47 @@ impl InferenceSession {
                 select(py, outputs.collect(), &wanted)
             }
         }
+    }
+
+    /// The buffers that the model writes to, which keep their elements from run to run.
+    fn get_states(&self) -> Vec<NodeArg> {
+        let session = self.locked();
+        session.states().iter().map(NodeArg::from).collect()
+    }
+
+    /// Copies of the states by name, to be saved.
+    fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        let session = self.locked();
+        for info in session.states() {
+            if let Some(value) = session.state(&info.name) {
+                dict.set_item(&info.name, array_of(py, value.clone())?)?;
+            }
+        }
+        Ok(dict)
+    }
+
+    /// Replaces the states that `states` names. If one of them does not fit, none is replaced.
+    fn load_state_dict(&self, states: &Bound<'_, PyDict>) -> Result<()> {
+        let given = feed_of(states)?;
+        let mut session = self.locked();
+        let mut before = vec![];
+        for (name, array) in &given {
+            let old = session.state(name).cloned();
+            if let Err(error) = session.set_state(name, array.view().to_value()) {
+                for (name, value) in before {
+                    session.set_state(name, value)?;
+                }
+                return Err(error.into());
+            }
+            before.extend(old.map(|value| (&name[..], value)));
+        }
+        Ok(())
+    }
+
+    /// Gives the states the elements that they have in the model file.
+    fn reset_states(&self) {
+        self.locked().reset_states();
     }
 
     /// Measures nodes from now on, or stops it. Needs the compiled executor.

@@ -72,10 +72,13 @@ impl fmt::Display for TensorInfo {
 }
 
 /// A compiled graph that runs on named tensors.
+///
+/// Buffers that the model writes to are [states](InferenceSession::states) of the session.
 pub struct InferenceSession {
     runnable: Runnable,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
+    states: Vec<TensorInfo>,
     /// The session's own cache, cleared before every run.
     cache: Option<CacheSession<Contiguous>>,
     /// Free bytes of the backend's device when the session was created, if it reports them.
@@ -134,7 +137,13 @@ impl InferenceSession {
     ) -> Result<InferenceSession, RuntimeError> {
         // Keep the output names: a pass may replace an output by a tensor of another name.
         let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
-        let (inputs, outputs) = (info(graph.inputs()), info(graph.outputs()));
+        let (inputs, outputs) = (info(graph.caller_inputs()), info(graph.caller_outputs()));
+        let states = graph.state_inputs().iter().zip(graph.states());
+        let states = states.map(|(id, state)| TensorInfo {
+            name: state.name.clone(),
+            ..TensorInfo::new(&graph, *id)
+        });
+        let states = states.collect();
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
         let graph = Arc::new(graph);
         let executable = backend.compile(graph.clone(), &options.compile)?;
@@ -142,6 +151,7 @@ impl InferenceSession {
             runnable: Runnable::bind(graph, executable, cache)?,
             inputs,
             outputs,
+            states,
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -155,6 +165,37 @@ impl InferenceSession {
     /// The outputs of [`run`](InferenceSession::run).
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.outputs
+    }
+
+    /// The session's states: the buffers that the model writes to. They keep their elements from run to run; a run that fails changes
+    /// none. An `update_and_attend` cache is no state.
+    pub fn states(&self) -> &[TensorInfo] {
+        &self.states
+    }
+
+    /// The elements of a state that the next run reads.
+    pub fn state(&self, name: &str) -> Option<&Value> {
+        let mut states = self.runnable.states();
+        states.find_map(|(own, value)| (own == name).then_some(value))
+    }
+
+    /// Replaces the elements of a state, for instance by saved ones.
+    ///
+    /// # Errors
+    /// If there is no state of this name, or if it has another type or shape.
+    pub fn set_state(&mut self, name: &str, value: Value) -> Result<(), RuntimeError> {
+        Ok(self.runnable.set_state(name, value)?)
+    }
+
+    /// Gives all states the elements that they have in the model file.
+    pub fn reset_states(&mut self) {
+        self.runnable.reset_states();
+    }
+
+    /// Gives all states the elements from before the last run, for callers that could not take its outputs. It can be called once
+    /// after a run that succeeded.
+    pub fn undo_states(&mut self) {
+        self.runnable.undo_states();
     }
 
     /// The optimised graph.
@@ -217,7 +258,10 @@ impl InferenceSession {
             }
         })?;
         match failed {
-            Some(error) => Err(error.into()),
+            Some(error) => {
+                self.undo_states();
+                Err(error.into())
+            }
             None => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 
 mod encoders;
 mod memory;
+mod state;
 mod tokenizer;
 
 use crate::support::Folder;
@@ -107,6 +108,8 @@ enum Act {
     Feed(Vec<u32>),
     Rewind(usize),
     Kv(bool),
+    /// Stop steps behind this node; behind none if it is negative.
+    Stop(i32),
     Reset,
 }
 
@@ -122,6 +125,7 @@ fn drive(program: &Path, acts: &[Act], vocab: usize) -> Vec<(i32, Vec<u32>)> {
             }
             Act::Rewind(keep) => script += &format!("r {keep}\n"),
             Act::Kv(on) => script += &format!("k {}\n", u8::from(*on)),
+            Act::Stop(node) => script += &format!("s {node}\n"),
             Act::Reset => script += "z\n",
         }
     }
@@ -172,7 +176,7 @@ fn expected(runner: &mut Runner, acts: &[Act]) -> Vec<Vec<u32>> {
                 logits = runner.logits().iter().map(|x| x.to_bits()).collect();
             }
             Act::Rewind(keep) => _ = runner.rewind(*keep).unwrap(),
-            Act::Kv(_) => {}
+            Act::Kv(_) | Act::Stop(_) => {}
             Act::Reset => _ = runner.rewind(0).unwrap(),
         }
         all.push(logits);

@@ -103,6 +103,28 @@ fn inspect_shows_an_export() {
 }
 
 #[test]
+fn buffers_that_a_program_writes_to_are_shown() {
+    let folder = Folder::new();
+    let model = &*export("states");
+    let shown = folder.run(&["inspect", model]).ok();
+    assert!(shown.contains("    keeps n: i64[]"), "{shown}");
+    let found = folder.run(&["inspect", model, "--json"]).json();
+    let methods = found["methods"].as_array().unwrap();
+    let ring = methods.iter().find(|m| m["name"] == "ring").unwrap();
+    let kept = ring["states"].as_array().unwrap().iter();
+    let kept: Vec<_> = kept.map(|state| &state["name"]).collect();
+    assert_eq!(kept, ["rows", "at"]);
+    let args = ["exec", model, "--method", "counter", "--random"];
+    let shown = folder.run(&args).ok();
+    assert!(shown.contains("n (state): i64[] mean 1.000000"), "{shown}");
+    // Every measured run is the first one.
+    let report = folder
+        .run(&[&args[..], &["--repeat", "3", "--json"]].concat())
+        .json();
+    assert_eq!(report["states"][0]["max"], 1.0);
+}
+
+#[test]
 fn exec_gives_what_pytorch_gives() {
     let folder = Folder::new();
     let golden = fs::read_to_string(fixture("mlp.json")).unwrap();

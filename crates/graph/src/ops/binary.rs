@@ -7,7 +7,8 @@ use crate::tensor_type::TensorType;
 use crate::{Bindings, Data, Value};
 use base::DType;
 
-/// Binary function. All take f32 and integers, except the last three, which take bool.
+/// Binary function. All take f32 and integers, except the logical ones, which take bool, [`Atan2`](BinaryFunction::Atan2), which
+/// takes f32, and those on bits, which take integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryFunction {
     /// `a + b`.
@@ -28,6 +29,20 @@ pub enum BinaryFunction {
     Mod,
     /// `a / b`, rounded down.
     FloorDiv,
+    /// Remainder of `a / b`, with the sign of `a`.
+    Rem,
+    /// The angle of the point (`b`, `a`).
+    Atan2,
+    /// Bitwise and.
+    BitAnd,
+    /// Bitwise or.
+    BitOr,
+    /// Bitwise exclusive or.
+    BitXor,
+    /// `a` shifted by `b` bits to the left; zero for shifts that are negative or 64 and more.
+    ShiftLeft,
+    /// `a` shifted by `b` bits to the right, with its sign; only the sign is left of shifts that are negative or 64 and more.
+    ShiftRight,
     /// Logical and.
     And,
     /// Logical or.
@@ -38,7 +53,7 @@ pub enum BinaryFunction {
 
 impl BinaryFunction {
     /// Every function.
-    pub const ALL: [BinaryFunction; 12] = [
+    pub const ALL: [BinaryFunction; 19] = [
         BinaryFunction::Add,
         BinaryFunction::Sub,
         BinaryFunction::Mul,
@@ -48,6 +63,13 @@ impl BinaryFunction {
         BinaryFunction::Max,
         BinaryFunction::Mod,
         BinaryFunction::FloorDiv,
+        BinaryFunction::Rem,
+        BinaryFunction::Atan2,
+        BinaryFunction::BitAnd,
+        BinaryFunction::BitOr,
+        BinaryFunction::BitXor,
+        BinaryFunction::ShiftLeft,
+        BinaryFunction::ShiftRight,
         BinaryFunction::And,
         BinaryFunction::Or,
         BinaryFunction::Xor,
@@ -59,6 +81,20 @@ impl BinaryFunction {
             self,
             BinaryFunction::And | BinaryFunction::Or | BinaryFunction::Xor
         )
+    }
+
+    /// The element types of its operands.
+    pub fn takes(self) -> &'static [DType] {
+        match self {
+            _ if self.is_logical() => &[DType::Bool],
+            BinaryFunction::Atan2 => &[DType::F32],
+            BinaryFunction::BitAnd
+            | BinaryFunction::BitOr
+            | BinaryFunction::BitXor
+            | BinaryFunction::ShiftLeft
+            | BinaryFunction::ShiftRight => &[DType::I32, DType::I64],
+            _ => &[DType::F32, DType::I32, DType::I64],
+        }
     }
 
     /// The function of two numbers; logical functions treat zero as false.
@@ -81,6 +117,8 @@ impl BinaryFunction {
                 }
             }
             BinaryFunction::FloorDiv => (a / b).floor(),
+            BinaryFunction::Rem => a % b,
+            BinaryFunction::Atan2 => a.atan2(b),
             _ => self.apply_bool(a != 0.0, b != 0.0).into(),
         }
     }
@@ -89,8 +127,12 @@ impl BinaryFunction {
     pub fn apply_integer(self, a: i64, b: i64) -> Result<i64, String> {
         let divides = matches!(
             self,
-            BinaryFunction::Div | BinaryFunction::Mod | BinaryFunction::FloorDiv
+            BinaryFunction::Div
+                | BinaryFunction::Mod
+                | BinaryFunction::FloorDiv
+                | BinaryFunction::Rem
         );
+        let shift = u32::try_from(b).ok().filter(|bits| *bits < i64::BITS);
         if divides && b == 0 {
             return Err("divides an integer by zero".into());
         }
@@ -109,6 +151,13 @@ impl BinaryFunction {
             BinaryFunction::Max => a.max(b),
             BinaryFunction::Mod => a.wrapping_sub(b.wrapping_mul(floor_div(a, b))),
             BinaryFunction::FloorDiv => floor_div(a, b),
+            BinaryFunction::Rem => a.wrapping_rem(b),
+            BinaryFunction::Atan2 => return Err("atan2 does not support integers".into()),
+            BinaryFunction::BitAnd => a & b,
+            BinaryFunction::BitOr => a | b,
+            BinaryFunction::BitXor => a ^ b,
+            BinaryFunction::ShiftLeft => shift.map_or(0, |bits| a << bits),
+            BinaryFunction::ShiftRight => a >> shift.unwrap_or(i64::BITS - 1),
             _ => self.apply_bool(a != 0, b != 0).into(),
         })
     }
@@ -149,6 +198,13 @@ impl OpDefinition for Binary {
             BinaryFunction::Max => "max",
             BinaryFunction::Mod => "mod",
             BinaryFunction::FloorDiv => "floor_div",
+            BinaryFunction::Rem => "rem",
+            BinaryFunction::Atan2 => "atan2",
+            BinaryFunction::BitAnd => "bit_and",
+            BinaryFunction::BitOr => "bit_or",
+            BinaryFunction::BitXor => "bit_xor",
+            BinaryFunction::ShiftLeft => "shift_left",
+            BinaryFunction::ShiftRight => "shift_right",
             BinaryFunction::And => "and",
             BinaryFunction::Or => "or",
             BinaryFunction::Xor => "xor",
@@ -157,11 +213,7 @@ impl OpDefinition for Binary {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [a, b] = operands(inputs)?;
-        let allowed: &[DType] = match self.function.is_logical() {
-            true => &[DType::Bool],
-            false => &[DType::F32, DType::I32, DType::I64],
-        };
-        require_dtype("a", a, allowed)?;
+        require_dtype("a", a, self.function.takes())?;
         infer_alike(a, b)
     }
 

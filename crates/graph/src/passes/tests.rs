@@ -4,11 +4,11 @@ use super::optimise;
 use super::testing::{TestGraphBuilder, after, op_counts, tokens};
 use crate::graph::{Graph, TensorId};
 use crate::ops::{
-    Activation, Attention, Binary, BinaryFunction, Cast, Concat, GatherRows, LayerNorm, MatMul, Op,
-    Permute, Reduce, ReduceFunction, Reshape, RmsNorm, Scale, Slice, Softmax, Unary, UnaryFunction,
-    UpdateAndAttend,
+    Activation, Attention, Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat, Expand,
+    GatherRows, LayerNorm, MatMul, Op, Permute, Range, Reduce, ReduceFunction, Reshape, RmsNorm,
+    Scale, Slice, Softmax, Triangle, Unary, UnaryFunction, UpdateAndAttend, Where,
 };
-use crate::{Dim, GraphError};
+use crate::{Dim, GraphError, Value};
 use base::DType;
 use proptest::prelude::*;
 
@@ -330,6 +330,156 @@ fn random_graph(steps: &[Step]) -> Graph {
     }
     let outputs = [all[all.len() - 1], all[all.len() / 2]];
     s.finish(&outputs)
+}
+
+/// Attention with a random mask: integers and bools of `T`, 1 or 4 rows and columns, combined in all ways that masks are.
+fn random_mask(steps: &[Step], keys: bool) -> Graph {
+    let mut s = TestGraphBuilder::new();
+    let t = tokens(&mut s);
+    let four = Dim::from(4);
+    let queries = s.input("q", [2.into(), t, 4.into()]);
+    let keys = match keys {
+        true => s.input("k", [2.into(), four, 4.into()]),
+        false => queries,
+    };
+    let range = |s: &mut TestGraphBuilder, start: usize, len: Dim| {
+        let op = Range {
+            start: start.into(),
+            step: 1,
+            len,
+            dtype: DType::I64,
+        };
+        s.op(op, &[])
+    };
+    let columns = s.shape(keys)[1];
+    let zero = s.value(&Value::i64([], vec![0]));
+    let two = s.value(&Value::i64([], vec![2]));
+    let low = s.number(f32::NEG_INFINITY);
+    let none = s.number(0.0);
+    let only_first = (0..4).map(|column| column == 0).collect();
+    let first = s.value(&Value::bool([1, 4], only_first));
+    let lower = (0..16).map(|at| at % 4 <= at / 4).collect();
+    let lower = s.value(&Value::bool([4, 4], lower));
+    let mut all = vec![
+        range(&mut s, 0, t),
+        range(&mut s, 0, columns),
+        range(&mut s, 1, columns),
+        zero,
+        two,
+        low,
+        none,
+        first,
+        lower,
+    ];
+    for i in [0, 1] {
+        let len = s.shape(all[i])[0];
+        let row = s.reshape(all[i], [len, 1.into()]);
+        all.push(row);
+    }
+    let mut masks = vec![];
+    for (i, (kind, first, second, attribute)) in steps.iter().enumerate() {
+        let (a, b) = (*first.get(&all), *second.get(&all));
+        let (shape, dtype) = (s.shape(a), s.builder.ty(a).dtype);
+        let rank = shape.len();
+        let axis = *attribute as usize % rank.max(1);
+        let step = |start: usize, len: Dim| Slice {
+            axis,
+            start: start.into(),
+            len,
+            step: 1,
+        };
+        let compare = [
+            CompareFunction::Le,
+            CompareFunction::Lt,
+            CompareFunction::Ge,
+            CompareFunction::Gt,
+            CompareFunction::Eq,
+            CompareFunction::Ne,
+        ];
+        let logic = [BinaryFunction::And, BinaryFunction::Or, BinaryFunction::Xor];
+        let sums = [
+            BinaryFunction::Add,
+            BinaryFunction::Sub,
+            BinaryFunction::Mul,
+        ];
+        let third = all[(*attribute as usize + i) % all.len()];
+        let (op, inputs): (Op, Vec<TensorId>) = match kind % 14 {
+            0..3 => {
+                let function = compare[*attribute as usize % 6];
+                (Compare { function }.into(), vec![a, b])
+            }
+            3 | 4 if dtype == DType::Bool => {
+                let function = logic[*attribute as usize % 3];
+                (Binary { function }.into(), vec![a, b])
+            }
+            3 | 4 => {
+                let function = sums[*attribute as usize % 3];
+                (Binary { function }.into(), vec![a, b])
+            }
+            5 if dtype == DType::Bool => {
+                let function = UnaryFunction::Not;
+                (Unary { function }.into(), vec![a])
+            }
+            5 => {
+                let function = UnaryFunction::Neg;
+                (Unary { function }.into(), vec![a])
+            }
+            6 => {
+                let mut shape = shape.clone();
+                match attribute % 2 {
+                    0 => shape.insert(axis, Dim::from(1)),
+                    _ => shape.retain(|dim| *dim != Dim::from(1)),
+                }
+                (Reshape { shape }.into(), vec![a])
+            }
+            7 if rank >= 2 => (Permute::transpose(rank).into(), vec![a]),
+            8 if rank >= 1 && attribute & 4 == 0 => (step(0, 1.into()).into(), vec![a]),
+            8 if rank >= 1 && shape[axis] == four => (step(1, 1.into()).into(), vec![a]),
+            9 if rank >= 2 => {
+                let op = Triangle {
+                    upper: attribute & 1 == 0,
+                    diagonal: i64::from(*attribute % 4) - 1,
+                };
+                (op.into(), vec![a])
+            }
+            10 => (Where.into(), vec![a, b, third]),
+            11 => {
+                let to = [DType::Bool, DType::I64, DType::F32][*attribute as usize % 3];
+                (Cast { to }.into(), vec![a])
+            }
+            12 if rank >= 1 => (Concat { axis }.into(), vec![a, b]),
+            _ => {
+                let shape = vec![t, columns];
+                (Expand { shape }.into(), vec![a])
+            }
+        };
+        let Ok(id) = s.builder.node(&format!("r{i}"), op, &inputs) else {
+            continue;
+        };
+        all.push(id);
+        let attention = Attention {
+            scale: 1.0,
+            causal: false,
+            softcap: None,
+            token_major: false,
+        };
+        let operands = [queries, keys, keys, id];
+        masks.extend(s.builder.node(&format!("m{i}"), attention, &operands));
+    }
+    masks.push(queries);
+    s.finish(&masks)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// A mask that a pass replaces by a flag hides what it did.
+    #[test]
+    fn random_masks_keep_what_they_hide(
+        steps in prop::collection::vec(any::<Step>(), 1..16),
+        keys in any::<bool>(),
+    ) {
+        after(random_mask(&steps, keys), everything);
+    }
 }
 
 proptest! {

@@ -11,7 +11,7 @@ use base::DType;
 use graph::ops::GatherRows;
 use graph::{Dim, Graph, Symbol};
 use kv::LayerConfig;
-use kv::metadata::MetadataValue;
+use kv::metadata::{CacheFacts, MetadataValue};
 
 use super::extra_files::ExtraFiles;
 use super::file::Program;
@@ -96,6 +96,7 @@ pub(super) fn lower(
 ) -> Result<(Graph, ModelFacts), ImportError> {
     let names = BTreeMap::from([(shape.symbol.clone(), "T")]);
     let mut lower = Pt2Lowering::new(program, &names)?;
+    lower.refuse_states()?;
     let tokens = lower.symbols[&shape.symbol];
     let rows = lower.builder.symbol("R");
     input(&mut lower, "tokens", shape.tokens, tokens)?;
@@ -198,39 +199,47 @@ fn input(
     Ok(id)
 }
 
+fn wrong_metadata(reason: String) -> ImportError {
+    ImportError::value("the archive's cache metadata", reason)
+}
+
+/// What the archive's metadata says about the caches.
+fn stated(extra: &ExtraFiles) -> Result<Option<CacheFacts>, ImportError> {
+    kv::metadata::read(&extra.metadata).map_err(|error| wrong_metadata(error.to_string()))
+}
+
+/// The caches that a graph uses, with the windows that the metadata states for them.
+fn joined(
+    seen: Vec<LayerConfig>,
+    stated: Option<&CacheFacts>,
+) -> Result<Vec<LayerConfig>, ImportError> {
+    let Some(stated) = stated else {
+        return Ok(seen);
+    };
+    if stated.layers.len() != seen.len() {
+        let (stated, seen) = (stated.layers.len(), seen.len());
+        return Err(wrong_metadata(format!(
+            "lists {stated} caches, but the graph uses {seen}"
+        )));
+    }
+    let join = |(index, (stated, seen)): (usize, (&LayerConfig, LayerConfig))| {
+        if (stated.kv_heads, stated.key_dim) != (seen.kv_heads, seen.key_dim) {
+            return Err(wrong_metadata(format!(
+                "states {} heads of size {} for cache {index}, but the graph has {} of size {}",
+                stated.kv_heads, stated.key_dim, seen.kv_heads, seen.key_dim
+            )));
+        }
+        let window = stated.window;
+        Ok(LayerConfig { window, ..seen })
+    };
+    let pairs = stated.layers.iter().zip(seen).enumerate();
+    pairs.map(join).collect()
+}
+
 /// Facts from the archive's metadata, checked against the graph.
 fn facts(graph: &Graph, extra: &ExtraFiles, vocab_size: usize) -> Result<ModelFacts, ImportError> {
-    let seen = caches(graph)?;
-    let wrong = |reason: String| ImportError::value("the archive's cache metadata", reason);
-    let stated = kv::metadata::read(&extra.metadata).map_err(|e| wrong(e.to_string()))?;
-    let caches = match &stated {
-        None => seen,
-        Some(stated) => {
-            if stated.layers.len() != seen.len() {
-                let (stated, seen) = (stated.layers.len(), seen.len());
-                return Err(wrong(format!(
-                    "lists {stated} caches, but the graph uses {seen}"
-                )));
-            }
-            let join = |(index, (stated, seen)): (usize, (&LayerConfig, LayerConfig))| {
-                if (stated.kv_heads, stated.key_dim) != (seen.kv_heads, seen.key_dim) {
-                    return Err(wrong(format!(
-                        "states {} heads of size {} for cache {index}, but the graph has {} of size {}",
-                        stated.kv_heads, stated.key_dim, seen.kv_heads, seen.key_dim
-                    )));
-                }
-                let window = stated.window;
-                Ok(LayerConfig { window, ..seen })
-            };
-            stated
-                .layers
-                .iter()
-                .zip(seen)
-                .enumerate()
-                .map(join)
-                .collect::<Result<_, _>>()?
-        }
-    };
+    let stated = stated(extra)?;
+    let caches = joined(caches(graph)?, stated.as_ref())?;
     let config: Option<serde_json::Value> = extra
         .config
         .as_ref()
@@ -276,10 +285,9 @@ pub(super) fn bare_facts(
             caches = found;
         }
     }
-    if let Ok(Some(stated)) = kv::metadata::read(&extra.metadata) {
-        for (cache, stated) in caches.iter_mut().zip(stated.layers) {
-            cache.window = stated.window;
-        }
+    // Metadata of caches that the graphs do not use says nothing about them.
+    if !caches.is_empty() {
+        caches = joined(caches, stated(extra)?.as_ref())?;
     }
     Ok(ModelFacts {
         pooling: None,

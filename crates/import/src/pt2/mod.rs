@@ -41,7 +41,7 @@ impl Program {
     /// Ops without a lowering rule, each with the first node that needs it.
     pub fn unknown_ops(&self) -> Vec<(&str, &str)> {
         let mut first = HashMap::new();
-        let live = aliases::live(&self.graph);
+        let live = aliases::live(self);
         let unsupported = self.graph.nodes.iter().zip(live);
         let unsupported =
             unsupported.filter(|(node, live)| *live && !lower::is_supported(node.op()));
@@ -61,7 +61,7 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
     for program in &file.programs {
         let dependent = program.graph.nodes.iter();
         let dependent = dependent
-            .zip(aliases::live(&program.graph))
+            .zip(aliases::live(program))
             .filter(|(_, live)| *live);
         if let Some((node, _)) = dependent
             .into_iter()
@@ -124,7 +124,8 @@ fn plain(program: &Program) -> Result<Graph, ImportError> {
     }
     let position = decoder::position(program);
     lower.position = position.and_then(|name| Some((name.to_owned(), *lower.values.get(name)?)));
+    lower.declare_states()?;
     lower.nodes()?;
-    let outputs = lower.outputs()?;
+    let outputs = lower.all_outputs()?;
     Ok(lower.into_builder().finish(&outputs)?)
 }

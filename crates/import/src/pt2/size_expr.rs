@@ -52,7 +52,8 @@ impl SizeExpr {
         }
     }
 
-    fn number(constant: i64) -> SizeExpr {
+    /// A constant.
+    pub(super) fn number(constant: i64) -> SizeExpr {
         SizeExpr::term(vec![], constant)
     }
 
@@ -85,7 +86,7 @@ impl SizeExpr {
     }
 
     /// The product; `None` if it overflows, has too many terms, or has a term of more than [`MAX_DEGREE`] symbols.
-    fn multiply(&self, other: &SizeExpr) -> Option<SizeExpr> {
+    pub(super) fn multiply(&self, other: &SizeExpr) -> Option<SizeExpr> {
         let mut product = SizeExpr::default();
         for (left, a) in &self.terms {
             for (right, b) in &other.terms {

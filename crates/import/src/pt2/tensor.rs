@@ -16,6 +16,8 @@ pub struct Pt2Tensor {
     pub shape: Vec<usize>,
     /// The elements in row-major order.
     pub data: Bytes,
+    /// The address of the storage that the tensor is a view of.
+    storage: usize,
 }
 
 /// The element type of a PyTorch type code.
@@ -91,6 +93,7 @@ impl Pt2Tensor {
             kind,
             shape: sizes,
             data: data.ok_or("has elements outside its storage")?,
+            storage: storage.as_ptr() as usize,
         })
     }
 
@@ -116,6 +119,11 @@ impl Pt2Tensor {
             StoredType::BF16 => Some(DType::BF16),
             _ => None,
         }
+    }
+
+    /// Whether both are views of one storage.
+    pub(super) fn shares_storage(&self, other: &Pt2Tensor) -> bool {
+        self.storage == other.storage && !self.is_empty() && !other.is_empty()
     }
 
     /// Whether the elements are signed bytes.

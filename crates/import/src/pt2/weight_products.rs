@@ -1,8 +1,9 @@
 //! Products with stored integers, which torchao's `Int8WeightOnlyConfig` exports as `mm(x, weight.t().to(float))` before it
 //! multiplies by the scales. They become `linear(x, weight)`, which reads the integers as they are stored.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::lower::aliases::Aliases;
 use super::schema::{Argument, Graph, Named, NamedArgument, Node};
 use super::tensor::{Pt2Tensor, kind};
 use crate::stored_type::StoredType;
@@ -17,6 +18,10 @@ pub(super) fn join_int8_products(graph: &mut Graph, tensors: &BTreeMap<String, P
     if !tensors.keys().any(|name| is_int8(name)) {
         return;
     }
+    let written: HashSet<String> = Aliases::written_roots(graph)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let by_result: HashMap<&str, &Node> = graph
         .nodes
         .iter()
@@ -45,7 +50,7 @@ pub(super) fn join_int8_products(graph: &mut Graph, tensors: &BTreeMap<String, P
             _ => false,
         };
         let weight = operand(turned, 0)?;
-        (real && swaps && is_int8(weight)).then(|| weight.to_owned())
+        (real && swaps && is_int8(weight) && !written.contains(weight)).then(|| weight.to_owned())
     };
     let weights: Vec<Option<String>> = graph.nodes.iter().map(weight).collect();
     for (node, weight) in graph.nodes.iter_mut().zip(weights) {

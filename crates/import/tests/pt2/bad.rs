@@ -299,3 +299,67 @@ fn damaged_programs_are_refused_or_import() {
         }
     }
 }
+
+/// The metadata of caches is read as strictly when a decoder keeps its exported inputs and outputs.
+#[test]
+fn damaged_cache_metadata_is_refused_however_the_program_is_lowered() {
+    let table = [
+        (
+            "decoder_llama",
+            "schema_version\": 1",
+            "schema_version\": 7",
+            "kv_cache.schema_version",
+        ),
+        ("decoder_gemma3", "4,\n  0", "-4,\n  0", "get_windows"),
+        ("decoder_gemma3", "4,\n  0", "4", "get_windows"),
+        (
+            "decoder_gemma3",
+            "\"get_n_caches\": 2",
+            "\"get_n_caches\": 1",
+            "get_kv_heads",
+        ),
+        ("decoder_gemma3", "8,\n  8", "8,\n  4", "heads of size 4"),
+    ];
+    for (name, from, to, names) in table {
+        let bytes = changed(name, |member, data| {
+            if !member.ends_with("kvark/metadata.json") {
+                return Some(data);
+            }
+            let text = String::from_utf8(data).unwrap();
+            assert!(text.contains(from), "{from} is not in {text}");
+            Some(text.replace(from, to).into_bytes())
+        });
+        for as_exported in [false, true] {
+            let options = ImportOptions {
+                as_exported,
+                ..ImportOptions::default()
+            };
+            let file = Pt2::parse(&(&bytes[..]).into()).unwrap();
+            let error = pt2::lower(&file, &options).unwrap_err().to_string();
+            assert!(error.contains(names), "{name}, {to:?}: {error}");
+        }
+    }
+}
+
+/// Writes through views whose elements cannot be put back, and changes of a tensor's own shape.
+#[test]
+fn writes_that_would_be_lost_are_refused_by_name() {
+    let table = [
+        ("refused_unfold", "mul_", "through aten.unfold.default"),
+        (
+            "refused_shuffle",
+            "mul_",
+            "through aten.pixel_shuffle.default",
+        ),
+        ("refused_shape", "t_", "changes the shape of clone"),
+    ];
+    for (name, node, reason) in table {
+        let error = open(&fs::read(archive(name)).unwrap()).unwrap_err();
+        assert_eq!(error.kind(), K::Node, "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains(reason) && text.contains(node),
+            "{name}: {text}"
+        );
+    }
+}

@@ -5,4 +5,5 @@ mod decoders;
 mod golden;
 mod plain;
 mod pte;
+mod states;
 mod toy;

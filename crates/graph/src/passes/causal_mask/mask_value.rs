@@ -57,6 +57,22 @@ impl IndexExpr {
         (self.coefficients == [0; MAX_MASK_AXES]).then_some(constant)
     }
 
+    /// Removes the coefficients of axes of size 1, whose index is always zero: the tensor may be broadcast along them.
+    fn in_shape(&self, shape: &[Dim]) -> IndexExpr {
+        let mut fixed = *self;
+        let axes = shape.iter().rev().map(|dim| dim.as_const() == Some(1));
+        let axes = axes.chain(std::iter::repeat(true));
+        for (coefficient, _) in fixed
+            .coefficients
+            .iter_mut()
+            .zip(axes)
+            .filter(|(_, one)| *one)
+        {
+            *coefficient = 0;
+        }
+        fixed
+    }
+
     /// Renumbers the axes by `to`.
     fn moved(&self, to: impl Fn(usize) -> Option<usize>) -> Option<IndexExpr> {
         let mut moved = IndexExpr::constant(self.constant);
@@ -123,8 +139,20 @@ impl Predicate {
 }
 
 impl MaskValue {
-    /// Evaluates a tensor symbolically; `None` if it has no such form.
+    /// Evaluates a tensor symbolically; `None` if it has no such form. Coefficients of axes of size 1 are zero, and bools are
+    /// predicates.
     pub(super) fn of(view: &GraphView<'_>, id: TensorId) -> Option<MaskValue> {
+        let value = MaskValue::evaluated(view, id)?;
+        let value = value.with_places(|affine| Some(affine.in_shape(view.shape(id))))?;
+        match value {
+            MaskValue::TwoValued { .. } if view.ty(id).dtype == DType::Bool => {
+                MaskValue::comparison(CompareFunction::Ne, value, MaskValue::number(0.0))
+            }
+            value => Some(value),
+        }
+    }
+
+    fn evaluated(view: &GraphView<'_>, id: TensorId) -> Option<MaskValue> {
         if let Some(value) = view.constant(id) {
             return MaskValue::of_constant(&value);
         }
@@ -164,14 +192,26 @@ impl MaskValue {
             // A concatenation of ranges is one range if each part continues the one before.
             Op::Concat(op) => {
                 let axis = view.rank(id) - 1 - op.axis;
-                let (mut at, first) = (Dim::from(0), operand(0)?);
-                for (i, part) in inputs.iter().enumerate() {
-                    if operand(i)? != first.shifted(axis, at)? {
+                let parts = || {
+                    let mut at = Dim::from(0);
+                    inputs.iter().map(move |part| {
+                        let (shape, start) = (view.shape(*part), at);
+                        at = at + shape[op.axis];
+                        (*part, shape, start)
+                    })
+                };
+                // A part of size 1 does not show how the elements go on.
+                let shown = parts().find(|(_, shape, _)| shape[op.axis].as_const() != Some(1));
+                let (part, _, start) = shown.or_else(|| parts().next())?;
+                let whole = MaskValue::of(view, part)?.shifted(axis, Dim::from(0) - start)?;
+                for (part, shape, start) in parts() {
+                    let expected = whole.shifted(axis, start)?;
+                    let expected = expected.with_places(|affine| Some(affine.in_shape(shape)))?;
+                    if MaskValue::of(view, part)? != expected {
                         return None;
                     }
-                    at = at + view.shape(*part)[op.axis];
                 }
-                Some(first)
+                Some(whole)
             }
             // A gather of a uniform tensor is uniform with the same value; a running sum of zeros is zero.
             Op::Gather(_) | Op::GatherElements(_) | Op::Index(_) => {
@@ -187,11 +227,14 @@ impl MaskValue {
                     Some(MaskValue::Predicate(truth.not()))
                 }
                 (UnaryFunction::Neg, MaskValue::Number(x)) => Some(MaskValue::Number(-x)),
-                (UnaryFunction::Neg, level) => level.map(|x| -x),
+                (UnaryFunction::Neg, level) => level.map(|x| Some(-x)),
                 _ => None,
             },
-            Op::Scale(op) => operand(0)?.map(|x| x * op.factor),
-            Op::Binary(op) => MaskValue::arithmetic(op.function, operand(0)?, operand(1)?),
+            Op::Scale(op) => operand(0)?.map(|x| Some(x * op.factor)),
+            Op::Binary(op) => {
+                let integer = view.ty(id).dtype != DType::F32;
+                MaskValue::arithmetic(op.function, operand(0)?, operand(1)?, integer)
+            }
             Op::Compare(op) => MaskValue::comparison(op.function, operand(0)?, operand(1)?),
             Op::Where(_) => {
                 let MaskValue::Predicate(truth) = operand(0)? else {
@@ -280,7 +323,10 @@ impl MaskValue {
         match self {
             MaskValue::TwoValued { truth, yes, no } => Some((truth, yes, no)),
             MaskValue::Predicate(truth) => Some((truth, 1.0, 0.0)),
-            MaskValue::Number(x) => x.number().map(|n| (Predicate::Always, n as f32, n as f32)),
+            MaskValue::Number(x) => {
+                let exact = x.number().filter(|n| n.unsigned_abs() <= MAX_EXACT);
+                exact.map(|n| (Predicate::Always, n as f32, n as f32))
+            }
         }
     }
 
@@ -294,12 +340,12 @@ impl MaskValue {
         }
     }
 
-    fn map(self, function: impl Fn(f32) -> f32) -> Option<MaskValue> {
+    fn map(self, function: impl Fn(f32) -> Option<f32>) -> Option<MaskValue> {
         let (truth, yes, no) = self.level()?;
         Some(MaskValue::TwoValued {
             truth,
-            yes: function(yes),
-            no: function(no),
+            yes: function(yes)?,
+            no: function(no)?,
         })
     }
 
@@ -311,7 +357,8 @@ impl MaskValue {
                 MaskValue::comparison(CompareFunction::Ne, self, MaskValue::number(0.0))
             }
             (MaskValue::Number(x), DType::F32) if x.number().is_none() => Some(self),
-            _ => self.map(|x| x),
+            (_, DType::F32) => self.map(Some),
+            _ => self.map(|x| exact(x.trunc())),
         }
     }
 
@@ -335,7 +382,19 @@ impl MaskValue {
         }
     }
 
-    fn arithmetic(function: BinaryFunction, a: MaskValue, b: MaskValue) -> Option<MaskValue> {
+    fn arithmetic(
+        function: BinaryFunction,
+        a: MaskValue,
+        b: MaskValue,
+        integer: bool,
+    ) -> Option<MaskValue> {
+        let apply = |a: f32, b: f32| match integer {
+            false => Some(function.apply(a, b)),
+            true => {
+                let result = function.apply_integer(exact(a)? as i64, exact(b)? as i64);
+                exact(result.ok()? as f32)
+            }
+        };
         match (function, a, b) {
             (BinaryFunction::And, MaskValue::Predicate(a), MaskValue::Predicate(b)) => {
                 a.and(b).map(MaskValue::Predicate)
@@ -352,8 +411,8 @@ impl MaskValue {
             }
             (BinaryFunction::And | BinaryFunction::Or | BinaryFunction::Xor, ..) => None,
             (_, a, b) => match (a.even(), b.even()) {
-                (Some(a), _) => b.map(|b| function.apply(a, b)),
-                (_, Some(b)) => a.map(|a| function.apply(a, b)),
+                (Some(a), _) => b.map(|b| apply(a, b)),
+                (_, Some(b)) => a.map(|a| apply(a, b)),
                 _ => None,
             },
         }
@@ -396,6 +455,14 @@ impl MaskValue {
             (false, false) => Predicate::Never,
         }))
     }
+}
+
+/// The largest integer up to which f32 has all of them.
+const MAX_EXACT: u64 = 1 << 24;
+
+/// A number that is an integer, and small enough that f32 has its neighbours too.
+fn exact(x: f32) -> Option<f32> {
+    (x == x.trunc() && x.abs() <= MAX_EXACT as f32).then_some(x)
 }
 
 /// Maps axes of `from` to axes of `to`, both counted from the last; `None` unless the reshape only adds or drops unit axes.

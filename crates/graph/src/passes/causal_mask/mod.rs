@@ -235,6 +235,81 @@ graph g(x: f32[2, T, 4])
         });
     }
 
+    fn expect_masked(mask: impl Fn(&mut TestGraphBuilder, Dim) -> TensorId) {
+        let text = after(masked(mask), run);
+        assert!(
+            !text.contains("causal") && text.contains("(x, x, x, "),
+            "{text}"
+        );
+    }
+
+    /// One row for all queries is the same for each of them.
+    #[test]
+    fn rows_that_are_broadcast_are_not_causal() {
+        // attn_mask = [[True, False, False, ...]].
+        let first = || (0..16).map(|column| column == 0).collect::<Vec<_>>();
+        expect_masked(|s, t| {
+            let row = s.value(&Value::bool([1, 16], first()));
+            s.op(
+                Slice {
+                    axis: 1,
+                    start: 0.into(),
+                    len: t,
+                    step: 1,
+                },
+                &[row],
+            )
+        });
+        // arange(T) <= arange(T)[:1], and the same of rows.
+        expect_masked(|s, t| {
+            let column = range(s, t);
+            let first = s.slice(column, 0, 0, 1);
+            s.compare(CompareFunction::Le, column, first)
+        });
+        expect_masked(|s, t| {
+            let (row, column) = (range(s, 1.into()), range(s, t));
+            let row = s.reshape(row, [1, 1].map(Dim::from));
+            s.compare(CompareFunction::Le, column, row)
+        });
+        // A triangle of one row.
+        expect_masked(|s, t| {
+            let shape = vec![Dim::from(1), t];
+            let (value, dtype) = (Scalar::Bool(true), DType::Bool);
+            let all = s.op(
+                Fill {
+                    value,
+                    shape,
+                    dtype,
+                },
+                &[],
+            );
+            let (upper, diagonal) = (false, 0);
+            s.op(Triangle { upper, diagonal }, &[all])
+        });
+        // A choice between two bools that are both false hides all.
+        expect_masked(|s, t| {
+            let (row, column) = (range(s, t), range(s, t));
+            let row = s.reshape(row, [t, 1.into()]);
+            let past = s.compare(CompareFunction::Le, column, row);
+            let never = fill(s, Scalar::Bool(false), DType::Bool, t);
+            s.op(Where, &[past, never, never])
+        });
+    }
+
+    #[test]
+    fn integers_divide_as_integers() {
+        // (causal · 1) / 2 is 0 everywhere.
+        expect_masked(|s, t| {
+            let (row, column) = (range(s, t), range(s, t));
+            let row = s.reshape(row, [t, 1.into()]);
+            let past = s.compare(CompareFunction::Le, column, row);
+            let past = s.op(Cast { to: DType::I64 }, &[past]);
+            let two = s.value(&Value::i64([], vec![2]));
+            let half = s.binary(BinaryFunction::Div, past, two);
+            s.op(Cast { to: DType::Bool }, &[half])
+        });
+    }
+
     #[test]
     fn other_masks_stay_and_empty_ones_go() {
         let text = after(

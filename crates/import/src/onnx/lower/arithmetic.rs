@@ -9,27 +9,8 @@ use graph::ops::{
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use crate::onnx::tensor;
-use crate::stored_type::StoredType;
 
 impl OnnxLowering<'_> {
-    /// Wraps an integer result into the range of its stored type: narrow integers are computed in wider types.
-    fn wrapped(&mut self, x: TensorId, kind: Option<StoredType>) -> Result<TensorId, String> {
-        let Some(kind) = kind.filter(|kind| kind.bits() < 64 && *kind != StoredType::I32) else {
-            return Ok(x);
-        };
-        let Some((min, _)) = kind.range().filter(|_| self.dtype(x) == DType::I64) else {
-            return Ok(x);
-        };
-        let period = self.scalar(Scalar::I64(1 << kind.bits()), DType::I64)?;
-        if min == 0 {
-            return self.binary(B::Mod, x, period);
-        }
-        let min = self.scalar(Scalar::I64(min), DType::I64)?;
-        let above = self.binary(B::Sub, x, min)?;
-        let above = self.binary(B::Mod, above, period)?;
-        self.binary(B::Add, above, min)
-    }
-
     /// An operand as f32.
     pub(super) fn real(&mut self, call: &Call<'_>, index: usize) -> Result<TensorId, String> {
         let x = self.operand(call, index)?;
@@ -47,7 +28,6 @@ impl OnnxLowering<'_> {
 
 pub(super) fn binary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
-    let kind = lower.operand_kind(call, 0);
     let result = match call.op() {
         "Add" => lower.binary(B::Add, a, b)?,
         "Sub" => lower.binary(B::Sub, a, b)?,
@@ -56,15 +36,14 @@ pub(super) fn binary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         _ if call.flag("fmod", false)? => lower.truncated_mod(a, b)?,
         _ => lower.binary(B::Mod, a, b)?,
     };
-    Ok(vec![lower.wrapped(result, kind)?])
+    Ok(vec![result])
 }
 
 pub(super) fn pow(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (a, b) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
-    let (dtype, kind) = (lower.dtype(a), lower.operand_kind(call, 0));
+    let dtype = lower.dtype(a);
     let power = lower.binary(B::Pow, a, b)?;
-    let power = lower.cast(power, dtype)?;
-    Ok(vec![lower.wrapped(power, kind)?])
+    Ok(vec![lower.cast(power, dtype)?])
 }
 
 pub(super) fn many(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
@@ -102,9 +81,7 @@ pub(super) fn unary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         "Round" => U::Round,
         other => return Err(format!("{other} is not supported")),
     };
-    let kind = lower.operand_kind(call, 0);
-    let result = lower.unary(function, x)?;
-    Ok(vec![lower.wrapped(result, kind)?])
+    Ok(vec![lower.unary(function, x)?])
 }
 
 pub(super) fn not(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
@@ -161,14 +138,20 @@ pub(super) fn composed(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
             lower.positive_or(x, small)?
         }
         "Elu" => {
-            let power = lower.unary(U::Exp, x)?;
-            let below = lower.with_number(B::Sub, power, 1.0)?;
-            let below = lower.with_number(B::Mul, below, call.float_or("alpha", 1.0)?)?;
-            lower.positive_or(x, below)?
+            let alpha = call.float_or("alpha", 1.0)?;
+            lower.elu(x, alpha, 1.0, 1.0)?
         }
-        "Softplus" => lower.soft_plus(x)?,
+        "Selu" => {
+            let alpha = call.float_or("alpha", 1.673_263_2)?;
+            lower.elu(x, alpha, call.float_or("gamma", 1.050_701)?, 1.0)?
+        }
+        "Celu" => {
+            let alpha = call.float_or("alpha", 1.0)?;
+            lower.elu(x, alpha, 1.0, 1.0 / alpha)?
+        }
+        "Softplus" => lower.unary(U::Softplus, x)?,
         "Mish" => {
-            let soft = lower.soft_plus(x)?;
+            let soft = lower.unary(U::Softplus, x)?;
             let gate = lower.unary(Activation::Tanh.into(), soft)?;
             lower.binary(B::Mul, x, gate)?
         }
@@ -284,8 +267,7 @@ pub(super) fn cast(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         let result = lower.rounded(result, to, call.flag("saturate", true)?)?;
         return Ok(vec![result]);
     }
-    // Integer conversions wrap.
-    Ok(vec![lower.wrapped(result, Some(to))?])
+    Ok(vec![result])
 }
 
 pub(super) fn identity(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {

@@ -144,6 +144,13 @@ impl OnnxLowering<'_> {
         StoredType::of(self.dtype(id))
     }
 
+    /// Records the stored type of the first result, if it is not that of the first operand.
+    pub(super) fn set_kind(&mut self, call: &Call<'_>, kind: Option<StoredType>) {
+        if let (Some(kind), Some(name)) = (kind, call.result(0)) {
+            self.kinds.insert(name.to_owned(), kind);
+        }
+    }
+
     /// Integers that are an attribute in old opsets and an operand in new ones.
     pub(super) fn ints_of(
         &mut self,

@@ -8,6 +8,7 @@ use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use crate::onnx::schema::AttributeValue;
 use crate::onnx::tensor;
+use crate::stored_type::StoredType;
 
 pub(super) fn constant(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if let Some(stored) = call.stored("value") {
@@ -67,11 +68,7 @@ pub(super) fn shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let place = |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank);
     let start = place(call.int_or("start", 0)?);
     let end = place(call.int_or("end", rank)?).max(start);
-    if let Some(name) = call.result(0) {
-        lower
-            .kinds
-            .insert(name.to_owned(), crate::stored_type::StoredType::I64);
-    }
+    lower.set_kind(call, Some(StoredType::I64));
     let sizes = &shape[start as usize..end as usize];
     let mut parts = vec![];
     for value in sizes {
@@ -91,6 +88,7 @@ pub(super) fn shape(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 pub(super) fn size(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.operand(call, 0)?;
     let shape = lower.shape(x);
+    lower.set_kind(call, Some(StoredType::I64));
     if let Some(value) = Dim::product(&shape) {
         return Ok(vec![lower.emit(Size { value }, &[])?]);
     }
@@ -189,6 +187,7 @@ pub(super) fn eye_like(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
         None => lower.operand_kind(call, 0),
     };
     let dtype = kind.map_or(lower.dtype(x), |kind| kind.dtype());
+    lower.set_kind(call, kind);
     let range = |lower: &mut OnnxLowering<'_>, start, len| {
         let range = Range {
             start: Dim::constant(start),

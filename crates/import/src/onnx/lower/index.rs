@@ -57,6 +57,8 @@ pub(super) fn gather_nd(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
 pub(super) fn one_hot(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (index, depth) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
     let values = lower.operand(call, 2)?;
+    let kind = lower.operand_kind(call, 2);
+    lower.set_kind(call, kind);
     let depth = lower.cast(depth, DType::I64)?;
     let depth = match lower.sizes(depth)?[..] {
         [depth] => depth,

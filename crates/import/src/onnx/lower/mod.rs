@@ -180,18 +180,21 @@ impl<'a> OnnxLowering<'a> {
             }
         }
         let first = node.inputs.first().and_then(|name| self.kind_of(name));
-        for (name, id) in node.outputs.iter().zip(given) {
+        for (name, mut id) in node.outputs.iter().zip(given) {
             if name.is_empty() {
                 continue;
+            }
+            // Most ops preserve their first operand's stored type.
+            if let Some(kind) = first.filter(|kind| kind.dtype() == self.dtype(id)) {
+                self.kinds.entry(name.clone()).or_insert(kind);
+            }
+            if let Some(kind) = self.kind_of(name).filter(|_| !table::keeps_range(&node.op)) {
+                id = self.wrapped(id, kind)?;
             }
             if self.take_emitted(id) {
                 self.builder.rename(id, name);
             }
             self.values.insert(name.clone(), id);
-            // Most ops preserve their first operand's stored type.
-            if let Some(kind) = first.filter(|kind| kind.dtype() == self.dtype(id)) {
-                self.kinds.entry(name.clone()).or_insert(kind);
-            }
         }
         Ok(())
     }

@@ -24,9 +24,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Relu" | "Sigmoid" | "Tanh" => arithmetic::activation,
         "Swish" | "com.microsoft::QuickGelu" => arithmetic::swish,
         "Gelu" | "com.microsoft::Gelu" | "com.microsoft::FastGelu" => arithmetic::gelu,
-        "LeakyRelu" | "Elu" | "Softplus" | "HardSigmoid" | "HardSwish" | "Mish" => {
-            arithmetic::composed
-        }
+        "LeakyRelu" | "Elu" | "Selu" | "Celu" | "Softplus" | "HardSigmoid" | "HardSwish"
+        | "Mish" => arithmetic::composed,
         "PRelu" => arithmetic::prelu,
         "Clip" => arithmetic::clip,
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => arithmetic::compare,
@@ -111,4 +110,48 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "TensorScatter" => cache::tensor_scatter,
         _ => return None,
     })
+}
+
+/// Whether all integers of an op's results are integers of its operands, or are in the range of their type for another reason.
+/// Results of all other ops wrap.
+pub(super) fn keeps_range(op: &str) -> bool {
+    matches!(
+        op,
+        "Max"
+            | "Min"
+            | "Sign"
+            | "Relu"
+            | "Clip"
+            | "Where"
+            | "Identity"
+            | "Dropout"
+            | "Reshape"
+            | "Flatten"
+            | "Squeeze"
+            | "Unsqueeze"
+            | "Transpose"
+            | "Expand"
+            | "Tile"
+            | "Concat"
+            | "Split"
+            | "Slice"
+            | "Pad"
+            | "Constant"
+            | "ConstantOfShape"
+            | "Trilu"
+            | "EyeLike"
+            | "Gather"
+            | "GatherElements"
+            | "GatherND"
+            | "OneHot"
+            | "TopK"
+            | "ReduceMax"
+            | "ReduceMin"
+            | "MaxPool"
+            | "GlobalMaxPool"
+            | "DepthToSpace"
+            | "SpaceToDepth"
+            | "QuantizeLinear"
+            | "TensorScatter"
+    )
 }

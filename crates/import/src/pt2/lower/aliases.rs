@@ -2,22 +2,36 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::aliasing::{self, Aliasing};
 use super::op_traits;
-use crate::pt2::schema::{Argument, Graph, Node};
+use crate::pt2::file::Program;
+use crate::pt2::schema::{Argument, Graph, InputSpec, Node, OutputSpec, Signature};
+
+/// Where the memory of a tensor comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Maker<'a> {
+    /// The op that makes the view, or that writes into its operand.
+    pub(super) node: &'a Node,
+    /// The tensor that the op is applied to.
+    pub(super) base: &'a str,
+    /// Whether the file says that both share memory.
+    pub(super) certain: bool,
+}
 
 /// Tensors of a program that may share memory, by name.
 #[derive(Default)]
 pub(in crate::pt2) struct Aliases<'a> {
     groups: HashMap<&'a str, usize>,
     members: Vec<Vec<&'a str>>,
-    /// The node that makes a view, or that writes into its operand, by the name of its result.
-    pub(super) makers: HashMap<&'a str, &'a Node>,
-    /// The last node that reads a tensor; all nodes are before the program's outputs.
+    /// Where the memory of views and of tensors that were written into comes from, by their names.
+    pub(super) makers: HashMap<&'a str, Maker<'a>>,
+    /// The last node that reads a tensor; all nodes are before the program's end.
     last_read: HashMap<&'a str, usize>,
 }
 
 impl<'a> Aliases<'a> {
-    pub(super) fn new(graph: &'a Graph) -> Aliases<'a> {
+    /// The tensors of a program. Those that outlive a run (`kept`) are read at its end.
+    fn new(graph: &'a Graph, kept: impl Iterator<Item = &'a str>) -> Aliases<'a> {
         let mut aliases = Aliases::default();
         for (index, node) in graph.nodes.iter().enumerate() {
             if op_traits::is_silent(node.op()) {
@@ -27,25 +41,71 @@ impl<'a> Aliases<'a> {
                 aliases.last_read.insert(name, index);
             }
             let written = op_traits::written(node).is_some();
-            if !written && !op_traits::is_view(node.op()) {
+            let aliasing = match written {
+                true => Aliasing::View,
+                false => aliasing::of(graph, node),
+            };
+            if aliasing == Aliasing::Fresh {
                 continue;
             }
-            let Some(base) = op_traits::first_name(node) else {
-                continue;
+            let operands = node.inputs.iter().flat_map(|input| input.arg.names());
+            // Only ops that are not understood have several operands that their results may be views of.
+            let count = match aliasing {
+                Aliasing::Unknown => usize::MAX,
+                _ => 1,
             };
-            for result in node.outputs.iter().flat_map(Argument::names) {
-                aliases.join(base, result);
-                aliases.makers.insert(result, node);
+            for base in operands.take(count) {
+                for result in node.outputs.iter().flat_map(Argument::names) {
+                    aliases.join(base, result);
+                    let certain = aliasing == Aliasing::View;
+                    let maker = Maker {
+                        node,
+                        base,
+                        certain,
+                    };
+                    aliases.makers.entry(result).or_insert(maker);
+                }
             }
         }
-        for name in graph.outputs.iter().flat_map(Argument::names) {
+        let outputs = graph.outputs.iter().flat_map(Argument::names);
+        for name in outputs.chain(kept) {
             aliases.last_read.insert(name, usize::MAX);
         }
         aliases
     }
 
+    /// The tensors of a program.
+    pub(in crate::pt2) fn of(program: &'a Program) -> Aliases<'a> {
+        Aliases::new(&program.graph, kept(&program.signature))
+    }
+
+    /// The tensors into whose memory the program's nodes write.
+    pub(in crate::pt2) fn written_roots(graph: &'a Graph) -> HashSet<&'a str> {
+        let aliases = Aliases::new(graph, std::iter::empty());
+        aliases.roots_of_writes(graph)
+    }
+
+    /// The tensors into whose memory nodes write: each has memory of its own, or is given to the program.
+    pub(super) fn roots_of_writes(&self, graph: &'a Graph) -> HashSet<&'a str> {
+        let written = graph.nodes.iter().filter_map(op_traits::written);
+        written.map(|name| self.root(name)).collect()
+    }
+
+    /// The tensor that a view is a view of, or the tensor itself.
+    fn root(&self, name: &'a str) -> &'a str {
+        let mut name = name;
+        // A damaged file may have views of themselves.
+        for _ in 0..self.makers.len() {
+            match self.makers.get(name) {
+                Some(maker) => name = maker.base,
+                None => break,
+            }
+        }
+        name
+    }
+
     /// The group of a tensor that shares memory.
-    pub(super) fn group(&self, name: &str) -> Option<usize> {
+    fn group(&self, name: &str) -> Option<usize> {
         self.groups.get(name).copied()
     }
 
@@ -72,7 +132,7 @@ impl<'a> Aliases<'a> {
         self.members[large].extend(moved);
     }
 
-    /// The tensors that share memory with `name` and are read after node `index`.
+    /// The tensors that may share memory with `name` and are read after node `index`.
     pub(super) fn read_later(&self, name: &str, index: usize) -> Vec<&'a str> {
         let members = self.group(name).map(|group| &self.members[group][..]);
         let later = |other: &&&'a str| {
@@ -87,12 +147,31 @@ impl<'a> Aliases<'a> {
     }
 }
 
-/// Marks the nodes that the outputs depend on.
-pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
-    let aliases = Aliases::new(graph);
+/// The tensors whose memory outlives a run: weights, buffers and inputs.
+fn kept(signature: &Signature) -> impl Iterator<Item = &str> {
+    let inputs = signature.input_specs.iter();
+    inputs.filter_map(|input| match input {
+        InputSpec::UserInput { arg } => arg.names().first().copied(),
+        InputSpec::Parameter { arg, .. }
+        | InputSpec::Buffer { arg, .. }
+        | InputSpec::TensorConstant { arg, .. } => Some(&arg.name[..]),
+        InputSpec::ConstantInput(_) | InputSpec::CustomObj(_) | InputSpec::Token(_) => None,
+    })
+}
+
+/// Marks the nodes that the outputs depend on, or the tensors whose memory outlives a run.
+pub(in crate::pt2) fn live(program: &Program) -> Vec<bool> {
+    let graph = &program.graph;
+    let aliases = Aliases::of(program);
     let mut wanted: HashSet<&str> = graph.outputs.iter().flat_map(Argument::names).collect();
     // Memory that is read later, under whatever name.
-    let mut memory: HashSet<usize> = wanted.iter().filter_map(|n| aliases.group(n)).collect();
+    let kept = kept(&program.signature);
+    let mut memory: HashSet<usize> = wanted
+        .iter()
+        .copied()
+        .chain(kept)
+        .filter_map(|name| aliases.group(name))
+        .collect();
     let mut live = vec![false; graph.nodes.len()];
     for (node, live) in graph.nodes.iter().zip(&mut live).rev() {
         let mut results = node.outputs.iter().flat_map(Argument::names);
@@ -107,4 +186,34 @@ pub(in crate::pt2) fn live(graph: &Graph) -> Vec<bool> {
         }
     }
     live
+}
+
+/// What an output of a program is.
+pub(super) enum OutputRole<'a> {
+    /// A result for the caller.
+    Result,
+    /// The new elements of a weight or buffer of this name in the module.
+    Weight(&'a str),
+    /// The new elements of an input.
+    Input(&'a str),
+}
+
+/// What the output at this index is. Programs of other formats, which list no roles, have results only.
+pub(super) fn output_role(signature: &Signature, index: usize) -> Result<OutputRole<'_>, String> {
+    Ok(match signature.output_specs.get(index) {
+        None | Some(OutputSpec::UserOutput(_) | OutputSpec::LossOutput(_)) => OutputRole::Result,
+        Some(
+            OutputSpec::BufferMutation { buffer_name: name }
+            | OutputSpec::ParameterMutation {
+                parameter_name: name,
+            },
+        ) => OutputRole::Weight(name),
+        Some(OutputSpec::UserInputMutation {
+            user_input_name: name,
+        }) => OutputRole::Input(name),
+        Some(OutputSpec::GradientToParameter(_) | OutputSpec::GradientToUserInput(_)) => {
+            return Err("is a gradient, which is not supported".into());
+        }
+        Some(OutputSpec::Token(_)) => return Err("is a token, which is not supported".into()),
+    })
 }

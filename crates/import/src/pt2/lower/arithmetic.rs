@@ -11,7 +11,10 @@ use crate::lowering::LoweringBuilder;
 type Results = Result<Vec<TensorId>, String>;
 
 /// `self` and the other operand, promoted to one type.
-fn pair(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<(TensorId, TensorId), String> {
+pub(super) fn pair(
+    lower: &mut Pt2Lowering<'_>,
+    call: &Call<'_>,
+) -> Result<(TensorId, TensorId), String> {
     let a = lower.tensor(call, "self")?;
     let b = lower.operand(call, "other", lower.dtype(a))?;
     lower.promoted(a, b)
@@ -191,7 +194,18 @@ pub(super) fn unary(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
         "reciprocal" => U::Reciprocal,
         "sin" => U::Sin,
         "cos" => U::Cos,
+        "tan" => U::Tan,
+        "asin" | "arcsin" => U::Asin,
+        "acos" | "arccos" => U::Acos,
+        "atan" | "arctan" => U::Atan,
+        "sinh" => U::Sinh,
+        "cosh" => U::Cosh,
+        "asinh" | "arcsinh" => U::Asinh,
+        "acosh" | "arccosh" => U::Acosh,
+        "atanh" | "arctanh" => U::Atanh,
         "erf" => U::Erf,
+        "log1p" => U::Log1p,
+        "expm1" => U::Expm1,
         "floor" => U::Floor,
         "ceil" => U::Ceil,
         "round" if call.int("decimals", 0)? == 0 => U::Round,
@@ -231,7 +245,7 @@ pub(super) fn composed(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
         // log(sigmoid(x)) = -softplus(-x)
         "log_sigmoid" => {
             let negative = lower.unary(U::Neg, x)?;
-            let soft = lower.soft_plus(negative)?;
+            let soft = lower.unary(U::Softplus, negative)?;
             lower.unary(U::Neg, soft)?
         }
         other => return Err(format!("{other} is not supported")),
@@ -249,29 +263,19 @@ pub(super) fn prelu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.positive_or(x, small)?])
 }
 
-pub(super) fn log1p(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let x = real(lower, call)?;
-    let sum = lower.with_number(B::Add, x, 1.0)?;
-    Ok(vec![lower.unary(U::Log, sum)?])
-}
-
-pub(super) fn expm1(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let x = real(lower, call)?;
-    let power = lower.unary(U::Exp, x)?;
-    Ok(vec![lower.with_number(B::Sub, power, 1.0)?])
-}
-
 pub(super) fn not(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
     if call.op.starts_with("aten.bitwise") && lower.dtype(x) != DType::Bool {
-        return Err("bitwise operations on integers are not supported".into());
+        let dtype = lower.dtype(x);
+        let ones = lower.scalar(Scalar::I64(-1), dtype)?;
+        return Ok(vec![lower.binary(B::BitXor, x, ones)?]);
     }
     let x = lower.cast(x, DType::Bool)?;
     Ok(vec![lower.unary(U::Not, x)?])
 }
 
 /// `self` as f32.
-fn real(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
+pub(super) fn real(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result<TensorId, String> {
     let x = lower.tensor(call, "self")?;
     lower.cast(x, DType::F32)
 }
@@ -309,30 +313,43 @@ pub(super) fn leaky_relu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Result
 }
 
 pub(super) fn elu(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    if call.float("scale", 1.0)? != 1.0 || call.float("input_scale", 1.0)? != 1.0 {
-        return Err("scales other than 1 are not supported".into());
-    }
     let x = real(lower, call)?;
-    let power = lower.unary(U::Exp, x)?;
-    let below = lower.with_number(B::Sub, power, 1.0)?;
-    let below = lower.with_number(B::Mul, below, call.float("alpha", 1.0)?)?;
-    Ok(vec![lower.positive_or(x, below)?])
+    let name = call.op.split('.').nth(1).unwrap_or_default();
+    let alpha = call.float("alpha", 1.0)?;
+    Ok(vec![match name {
+        "selu" => lower.selu(x)?,
+        "celu" => lower.elu(x, alpha, 1.0, 1.0 / alpha)?,
+        _ => {
+            let inner = call.float("input_scale", 1.0)?;
+            lower.elu(x, alpha, call.float("scale", 1.0)?, inner)?
+        }
+    }])
 }
 
 pub(super) fn softplus(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
-    let beta = call.float("beta", 1.0)?;
-    if beta == 1.0 {
-        return Ok(vec![lower.soft_plus(x)?]);
+    let (beta, threshold) = (call.float("beta", 1.0)?, call.float("threshold", 20.0)?);
+    let scaled = match beta {
+        1.0 => x,
+        beta => lower.with_number(B::Mul, x, beta)?,
+    };
+    let soft = lower.unary(U::Softplus, scaled)?;
+    let soft = match beta {
+        1.0 => soft,
+        beta => lower.with_number(B::Div, soft, beta)?,
+    };
+    // From 20 on both are equal in f32.
+    if threshold >= 20.0 {
+        return Ok(vec![soft]);
     }
-    let scaled = lower.with_number(B::Mul, x, beta)?;
-    let soft = lower.soft_plus(scaled)?;
-    Ok(vec![lower.with_number(B::Div, soft, beta)?])
+    let limit = lower.scalar(Scalar::F32(threshold), DType::F32)?;
+    let linear = lower.compare(CompareFunction::Gt, scaled, limit)?;
+    Ok(vec![lower.choose(linear, x, soft)?])
 }
 
 pub(super) fn mish(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = real(lower, call)?;
-    let soft = lower.soft_plus(x)?;
+    let soft = lower.unary(U::Softplus, x)?;
     let gate = lower.unary(U::Activation(Activation::Tanh), soft)?;
     Ok(vec![lower.binary(B::Mul, x, gate)?])
 }
@@ -393,7 +410,12 @@ pub(super) fn logic(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     };
     let (a, b) = pair(lower, call)?;
     if !name.starts_with("logical") && lower.dtype(a) != DType::Bool {
-        return Err("bitwise operations on integers are not supported".into());
+        let function = match function {
+            B::And => B::BitAnd,
+            B::Or => B::BitOr,
+            _ => B::BitXor,
+        };
+        return Ok(vec![lower.binary(function, a, b)?]);
     }
     let (a, b) = (lower.cast(a, DType::Bool)?, lower.cast(b, DType::Bool)?);
     Ok(vec![lower.binary(function, a, b)?])

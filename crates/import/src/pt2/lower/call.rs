@@ -26,6 +26,19 @@ pub(super) enum Operand<'a> {
 }
 
 impl<'a> Call<'a> {
+    /// The op's name without namespace and overload.
+    pub(super) fn name(&self) -> &str {
+        self.op.split('.').nth(1).unwrap_or_default()
+    }
+
+    /// The node as it is in the file.
+    pub(super) fn of(node: &'a Node) -> Call<'a> {
+        Call {
+            node,
+            op: node.op().to_owned(),
+        }
+    }
+
     /// The argument; `None` if it is absent or Python's `None`.
     pub(super) fn get(&self, name: &str) -> Option<&'a Argument> {
         let found = self.node.inputs.iter().find(|input| input.name == name)?;

@@ -6,10 +6,11 @@ use std::ops::{Deref, DerefMut};
 use graph::{Dim, GraphBuilder, MAX_SYMBOLS, TensorId};
 
 use super::aliases::Aliases;
+use super::states::State;
 use crate::error::ImportError;
 use crate::lowering::LoweringBuilder;
 use crate::pt2::file::Program;
-use crate::pt2::schema::{self, Argument, InputSpec, OutputSpec, SymInt, TensorMeta};
+use crate::pt2::schema::{self, Argument, InputSpec, SymInt, TensorMeta};
 use crate::pt2::size_expr::SizeExpr;
 use crate::pt2::tensor;
 
@@ -32,6 +33,8 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(in crate::pt2) position: Option<(String, TensorId)>,
     /// Tensors that share memory in PyTorch.
     pub(super) aliases: Aliases<'a>,
+    /// Weights and buffers that the program writes to.
+    pub(super) states: Vec<State<'a>>,
 }
 
 impl Deref for Pt2Lowering<'_> {
@@ -66,17 +69,15 @@ impl<'a> Pt2Lowering<'a> {
             narrow_weights: HashMap::new(),
             transposed_halves: HashMap::new(),
             position: None,
-            aliases: Aliases::new(&program.graph),
+            aliases: Aliases::of(program),
+            states: vec![],
         };
+        lower.states = lower.find_states();
         for name in user_inputs(program)? {
             let meta = lower.input_meta(name)?;
             for size in &meta.sizes {
                 lower.declare(name, size, names)?;
             }
-        }
-        if let Some(changed) = mutated(&program.signature.output_specs) {
-            let what = format!("{}, which writes into {changed:?},", program.name);
-            return Err(ImportError::unsupported(what));
         }
         Ok(lower)
     }
@@ -186,7 +187,7 @@ impl<'a> Pt2Lowering<'a> {
     /// The matrix with this name in a form that products read without widening it: 16-bit floats as they are stored, and
     /// int8 in blocks. `None` if it has no such form.
     pub(super) fn narrow_matrix(&mut self, name: &str) -> Result<Option<TensorId>, String> {
-        let stored = self.program.tensors.get(name);
+        let stored = self.stored(name);
         let stored = stored.filter(|stored| stored.shape.len() == 2 && !stored.is_empty());
         let Some(stored) = stored.filter(|stored| stored.half().is_some() || stored.is_int8())
         else {
@@ -264,18 +265,4 @@ pub(in crate::pt2) fn user_inputs(program: &Program) -> Result<Vec<&str>, Import
         }
     }
     Ok(names)
-}
-
-/// A buffer, parameter or input that the program mutates.
-fn mutated(outputs: &[OutputSpec]) -> Option<&str> {
-    outputs.iter().find_map(|output| match output {
-        OutputSpec::BufferMutation { buffer_name: name }
-        | OutputSpec::ParameterMutation {
-            parameter_name: name,
-        }
-        | OutputSpec::UserInputMutation {
-            user_input_name: name,
-        } => Some(&name[..]),
-        _ => None,
-    })
 }

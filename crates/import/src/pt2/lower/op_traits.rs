@@ -1,43 +1,8 @@
 //! Properties of ATen ops that follow from their names, and of programs that follow from their ops.
 
+use super::aliasing::{self, AliasRule};
 use crate::pt2::file::Program;
 use crate::pt2::schema::{Argument, Node};
-
-/// Whether an op's result may share memory with its operand in PyTorch.
-pub(super) fn is_view(op: &str) -> bool {
-    let name = op.split('.').nth(1).unwrap_or_default();
-    matches!(
-        name,
-        "view"
-            | "reshape"
-            | "flatten"
-            | "unflatten"
-            | "unsqueeze"
-            | "squeeze"
-            | "view_as"
-            | "permute"
-            | "transpose"
-            | "t"
-            | "mT"
-            | "movedim"
-            | "expand"
-            | "expand_as"
-            | "broadcast_to"
-            | "split"
-            | "split_with_sizes"
-            | "chunk"
-            | "tensor_split"
-            | "unbind"
-            | "slice"
-            | "narrow"
-            | "select"
-            | "alias"
-            | "detach"
-            | "detach_"
-            | "contiguous"
-            | "to"
-    )
-}
 
 /// Whether the shape of an op's result depends on the operand's elements.
 pub(in crate::pt2) fn is_data_dependent(op: &str) -> bool {
@@ -77,6 +42,66 @@ pub(super) fn keeps_elements(op: &str) -> bool {
     )
 }
 
+/// Whether all integers of an op's results are integers of its operands, if these have one type. Results of all other ops wrap.
+pub(super) fn keeps_range(op: &str) -> bool {
+    let name = op.split('.').nth(1).unwrap_or_default();
+    aliasing::rule(op) == AliasRule::View
+        || matches!(
+            name,
+            "reshape"
+                | "reshape_as"
+                | "flatten"
+                | "ravel"
+                | "contiguous"
+                | "clone"
+                | "dropout"
+                | "view_copy"
+                | "lift_fresh_copy"
+                | "repeat"
+                | "tile"
+                | "repeat_interleave"
+                | "cat"
+                | "concat"
+                | "concatenate"
+                | "stack"
+                | "flip"
+                | "roll"
+                | "maximum"
+                | "minimum"
+                | "max"
+                | "min"
+                | "amax"
+                | "amin"
+                | "sign"
+                | "sgn"
+                | "relu"
+                | "where"
+                | "gather"
+                | "take_along_dim"
+                | "index"
+                | "index_select"
+                | "embedding"
+                | "topk"
+                | "sort"
+                | "argsort"
+                | "argmax"
+                | "argmin"
+                | "pixel_shuffle"
+                | "pixel_unshuffle"
+                | "channel_shuffle"
+                | "zeros"
+                | "zeros_like"
+                | "new_zeros"
+                | "zero"
+                | "ones"
+                | "ones_like"
+                | "new_ones"
+                | "eye"
+                | "triu"
+                | "tril"
+        )
+}
+
 /// The op's name without the `_` of ops that write into their operand.
 pub(super) fn in_place(op: &str) -> Option<String> {
     let (name, overload) = op.rsplit_once('.')?;
@@ -98,8 +123,25 @@ pub(super) fn is_silent(op: &str) -> bool {
 
 /// The tensor that a node writes into, for ops named like `aten.add_.Tensor`.
 pub(super) fn written(node: &Node) -> Option<&str> {
-    in_place(node.op())?;
-    first_name(node)
+    let plain = in_place(node.op())?;
+    (plain != "aten.detach.default").then(|| first_name(node))?
+}
+
+/// Whether an op named like `aten.t_.default` changes the shape of its operand, not its elements.
+pub(super) fn reshapes_operand(plain: &str) -> bool {
+    let name = plain.split('.').nth(1).unwrap_or_default();
+    matches!(
+        name,
+        "t" | "transpose"
+            | "swapaxes"
+            | "swapdims"
+            | "squeeze"
+            | "unsqueeze"
+            | "as_strided"
+            | "resize"
+            | "resize_as"
+            | "set"
+    )
 }
 
 /// The first tensor among a node's arguments.

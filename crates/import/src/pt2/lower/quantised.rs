@@ -26,12 +26,11 @@ fn reals(stored: &Pt2Tensor) -> Result<Vec<f32>, String> {
 }
 
 pub(super) fn dequantize_affine(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let program = lower.program;
     let stored = |name: &str| -> Result<Option<&Pt2Tensor>, String> {
         let Some(name) = call.maybe_tensor(name)? else {
             return Ok(None);
         };
-        let found = program.tensors.get(name);
+        let found = lower.stored(name);
         let found = found
             .ok_or_else(|| format!("{name} is computed; only stored weights are supported"))?;
         Ok(Some(found))

@@ -125,6 +125,32 @@ pub(super) fn variance(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
     }])
 }
 
+pub(super) fn variance_and_mean(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let mut results = variance(lower, call)?;
+    results.extend(over_dims(lower, call, R::Mean, x)?);
+    Ok(results)
+}
+
+/// The smallest and the largest element.
+pub(super) fn extremes(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let axes = match call.get("dim") {
+        Some(_) => vec![LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?],
+        None => (0..lower.rank(x)).collect(),
+    };
+    let keep = call.flag("keepdim", false)?;
+    let least = reduce(lower, R::Min, x, axes.clone(), keep)?;
+    Ok(vec![least, reduce(lower, R::Max, x, axes, keep)?])
+}
+
+pub(super) fn count_nonzero(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.tensor(call, "self")?;
+    let truth = lower.cast(x, DType::Bool)?;
+    let ones = lower.cast(truth, DType::I64)?;
+    over_dims(lower, call, R::Sum, ones)
+}
+
 pub(super) fn norm(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = in_result_type(lower, call)?;
     let name = if call.get("ord").is_some() {

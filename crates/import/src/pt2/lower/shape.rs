@@ -5,6 +5,7 @@ use graph::{Dim, TensorId};
 
 use super::call::{Call, SizeArg};
 use super::context::Pt2Lowering;
+use super::pads;
 use crate::lowering::{LoweringBuilder, elements};
 
 type Results = Result<Vec<TensorId>, String>;
@@ -19,16 +20,66 @@ pub(super) fn reshape(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.reshape(x, shape)?])
 }
 
+/// All ops that only change the order of the axes.
 pub(super) fn permute(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.tensor(call, "self")?;
-    let rank = lower.rank(x);
-    let dims = call.ints("dims")?.ok_or("has no dims")?;
-    let axes = dims.iter().map(|axis| LoweringBuilder::axis(*axis, rank));
-    let axes = axes.collect::<Result<Vec<_>, _>>()?;
-    let swaps = axes == [1, 0];
-    let moved = lower.permute(x, axes)?;
+    let name = call.op.split('.').nth(1).unwrap_or_default();
+    let order = order(call, name, lower.rank(x))?.ok_or("has no order of axes")?;
+    let swaps = order == [1, 0];
+    let moved = lower.permute(x, order)?;
     note_transposed(lower, call, moved, swaps)?;
     Ok(vec![moved])
+}
+
+/// The axes of the operand in the order in which the result of the op has them; `None` for ops that do more than that.
+pub(super) fn order(
+    call: &Call<'_>,
+    name: &str,
+    rank: usize,
+) -> Result<Option<Vec<usize>>, String> {
+    let axis = |axis: i64| LoweringBuilder::axis(axis, rank);
+    let list = |name: &str| -> Result<Vec<usize>, String> {
+        let list = call.ints(name)?.ok_or_else(|| format!("has no {name}"))?;
+        list.iter().map(|n| axis(*n)).collect()
+    };
+    let mut order: Vec<usize> = (0..rank).collect();
+    match name {
+        "permute" => {
+            order = list("dims")?;
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            if sorted.iter().copied().ne(0..rank) {
+                return Err("its dims are not all axes, each once".into());
+            }
+        }
+        "transpose" | "swapaxes" | "swapdims" => {
+            let a = axis(call.int("dim0", call.int("axis0", 0)?)?)?;
+            let b = axis(call.int("dim1", call.int("axis1", 0)?)?)?;
+            if a.max(b) < rank {
+                order.swap(a, b);
+            }
+        }
+        "numpy_T" => order.reverse(),
+        "t" | "mT" | "mH" | "adjoint" | "matrix_H" => {
+            if rank >= 2 {
+                order.swap(rank - 2, rank - 1);
+            }
+        }
+        "movedim" | "moveaxis" => {
+            let (from, to) = (list("source")?, list("destination")?);
+            let mut places: Vec<Option<usize>> = vec![None; rank];
+            for (from, to) in from.iter().zip(&to) {
+                *places.get_mut(*to).ok_or("an axis is out of range")? = Some(*from);
+            }
+            let mut rest = (0..rank).filter(|axis| !from.contains(axis));
+            let places = places.into_iter().map(|axis| axis.or_else(|| rest.next()));
+            order = places
+                .collect::<Option<Vec<_>>>()
+                .ok_or("an axis is listed twice")?;
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(order))
 }
 
 /// Remembers the transpose of a stored 16-bit matrix, so that a product with it reads the matrix as stored.
@@ -39,56 +90,11 @@ fn note_transposed(
     swaps: bool,
 ) -> Result<(), String> {
     let name = call.tensor("self")?;
-    let stored = lower.program.tensors.get(name);
+    let stored = lower.stored(name);
     if swaps && stored.is_some_and(|stored| stored.half().is_some()) {
         lower.transposed_halves.insert(moved, name.to_owned());
     }
     Ok(())
-}
-
-pub(super) fn transpose(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.tensor(call, "self")?;
-    let rank = lower.rank(x);
-    let a = LoweringBuilder::axis(call.int("dim0", call.int("axis0", 0)?)?, rank)?;
-    let b = LoweringBuilder::axis(call.int("dim1", call.int("axis1", 0)?)?, rank)?;
-    let mut axes: Vec<usize> = (0..rank).collect();
-    if a.max(b) < rank {
-        axes.swap(a, b);
-    }
-    let swaps = axes == [1, 0];
-    let moved = lower.permute(x, axes)?;
-    note_transposed(lower, call, moved, swaps)?;
-    Ok(vec![moved])
-}
-
-pub(super) fn last_two(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.tensor(call, "self")?;
-    let moved = lower.transposed(x)?;
-    let swaps = lower.rank(x) == 2;
-    note_transposed(lower, call, moved, swaps)?;
-    Ok(vec![moved])
-}
-
-pub(super) fn movedim(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.tensor(call, "self")?;
-    let rank = lower.rank(x);
-    let list = |name: &str| -> Result<Vec<usize>, String> {
-        let list = call.ints(name)?.ok_or_else(|| format!("has no {name}"))?;
-        list.iter()
-            .map(|axis| LoweringBuilder::axis(*axis, rank))
-            .collect()
-    };
-    let (from, to) = (list("source")?, list("destination")?);
-    let mut axes: Vec<Option<usize>> = vec![None; rank];
-    for (from, to) in from.iter().zip(&to) {
-        *axes.get_mut(*to).ok_or("an axis is out of range")? = Some(*from);
-    }
-    let mut rest = (0..rank).filter(|axis| !from.contains(axis));
-    let axes = axes.into_iter().map(|axis| axis.or_else(|| rest.next()));
-    let axes = axes
-        .collect::<Option<Vec<_>>>()
-        .ok_or("an axis is listed twice")?;
-    Ok(vec![lower.permute(x, axes)?])
 }
 
 pub(super) fn expand(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
@@ -331,8 +337,12 @@ pub(super) fn roll(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
 }
 
 pub(super) fn pad(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
-    if !matches!(call.text("mode")?, None | Some("constant")) {
-        return Err("only constant padding is supported".into());
+    match call.text("mode")? {
+        None | Some("constant") => {}
+        Some("reflect") => return pads::pad(lower, call, pads::Border::Reflect),
+        Some("replicate") => return pads::pad(lower, call, pads::Border::Replicate),
+        Some("circular") => return pads::pad(lower, call, pads::Border::Circular),
+        Some(other) => return Err(format!("padding {other:?} is not supported")),
     }
     let mut x = lower.tensor(call, "self")?;
     let value = call.number("value", Scalar::I64(0))?;

@@ -5,7 +5,8 @@ use graph::TensorId;
 use super::call::Call;
 use super::context::Pt2Lowering;
 use super::{
-    arithmetic, attention, create, index, matrix, quantised, reduce, resize, shape, windowed, write,
+    arithmetic, attention, create, functions, index, matrix, pads, quantised, reduce, resize,
+    shape, windowed, write,
 };
 
 /// Lowers one node. Returns the results in the op's order, or the reason why the node cannot be lowered.
@@ -43,20 +44,32 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "addcdiv" => arithmetic::addcdiv,
         "lerp" => arithmetic::lerp,
         "neg" | "negative" | "abs" | "absolute" | "sign" | "sgn" => arithmetic::unary,
-        "exp" | "log" | "sqrt" | "rsqrt" | "reciprocal" | "sin" | "cos" | "erf" => {
-            arithmetic::unary
+        "exp" | "log" | "sqrt" | "rsqrt" | "reciprocal" | "sin" | "cos" | "erf" | "log1p"
+        | "expm1" => arithmetic::unary,
+        "tan" | "asin" | "arcsin" | "acos" | "arccos" | "atan" | "arctan" | "sinh" | "cosh"
+        | "asinh" | "arcsinh" | "acosh" | "arccosh" | "atanh" | "arctanh" => arithmetic::unary,
+        "fmod"
+        | "atan2"
+        | "arctan2"
+        | "bitwise_left_shift"
+        | "__lshift__"
+        | "bitwise_right_shift"
+        | "__rshift__" => functions::binary,
+        "fmax" | "fmin" => functions::number_of_two,
+        "isfinite" => functions::is_finite,
+        "nan_to_num" => functions::nan_to_num,
+        "frac" | "threshold" | "hardshrink" | "softshrink" | "logit" | "deg2rad" | "rad2deg" => {
+            functions::composed
         }
         "floor" | "ceil" | "round" => arithmetic::unary,
-        "log1p" => arithmetic::log1p,
         "log2" | "log10" | "exp2" | "trunc" | "fix" | "log_sigmoid" => arithmetic::composed,
         "prelu" | "_prelu_kernel" => arithmetic::prelu,
-        "expm1" => arithmetic::expm1,
         "logical_not" => arithmetic::not,
         "bitwise_not" => arithmetic::not,
         "relu" | "silu" | "tanh" | "sigmoid" => arithmetic::activation,
         "gelu" => arithmetic::gelu,
         "leaky_relu" => arithmetic::leaky_relu,
-        "elu" => arithmetic::elu,
+        "elu" | "selu" | "celu" => arithmetic::elu,
         "softplus" => arithmetic::softplus,
         "mish" => arithmetic::mish,
         "hardsigmoid" => arithmetic::hardsigmoid,
@@ -78,18 +91,23 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         | "lift_fresh_copy" | "positive" | "resolve_conj" | "resolve_neg" => arithmetic::identity,
 
         // shape
-        "view" | "_unsafe_view" | "reshape" | "flatten" | "unflatten" | "unsqueeze" | "squeeze"
-        | "view_as" | "reshape_as" | "view_copy" => shape::reshape,
-        "permute" => shape::permute,
-        "transpose" | "swapaxes" | "swapdims" => shape::transpose,
-        "t" | "numpy_T" | "mT" | "adjoint" => shape::last_two,
-        "movedim" | "moveaxis" => shape::movedim,
+        "view" | "_unsafe_view" | "_reshape_alias" | "reshape" | "flatten" | "ravel"
+        | "unflatten" | "unsqueeze" | "squeeze" | "view_as" | "reshape_as" | "view_copy" => {
+            shape::reshape
+        }
+        "permute" | "transpose" | "swapaxes" | "swapdims" | "t" | "numpy_T" | "mT" | "mH"
+        | "adjoint" | "matrix_H" | "movedim" | "moveaxis" => shape::permute,
         "expand" | "expand_as" | "broadcast_to" => shape::expand,
         "repeat" | "tile" => shape::repeat,
         "repeat_interleave" if overload == "self_int" => shape::repeat_interleave,
         "cat" | "concat" | "concatenate" => shape::cat,
         "stack" => shape::stack,
-        "split" | "split_with_sizes" | "chunk" | "tensor_split" | "unsafe_split"
+        "split"
+        | "split_with_sizes"
+        | "chunk"
+        | "tensor_split"
+        | "unsafe_split"
+        | "unsafe_split_with_sizes"
         | "unsafe_chunk" => shape::split,
         "unbind" => shape::unbind,
         "slice" => shape::slice,
@@ -99,6 +117,12 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "roll" => shape::roll,
         "pad" | "constant_pad_nd" => shape::pad,
         "diff" => shape::diff,
+        "reflection_pad1d" | "reflection_pad2d" | "reflection_pad3d" => pads::reflect,
+        "replication_pad1d" | "replication_pad2d" | "replication_pad3d" => pads::replicate,
+        "diagonal" => pads::diagonal,
+        "cdist" | "_cdist_forward" => pads::cdist,
+        "masked_scatter" => pads::masked_scatter,
+        "bucketize" | "searchsorted" => pads::bucketize,
 
         // reduce
         "sum" => reduce::sum,
@@ -109,6 +133,9 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "prod" => reduce::prod,
         "any" | "all" => reduce::truth,
         "var" | "std" => reduce::variance,
+        "var_mean" | "std_mean" => reduce::variance_and_mean,
+        "aminmax" => reduce::extremes,
+        "count_nonzero" => reduce::count_nonzero,
         "norm" | "linalg_vector_norm" => reduce::norm,
         "logsumexp" => reduce::logsumexp,
         "cumsum" => reduce::cumsum,

@@ -1,12 +1,11 @@
 //! Sorting, and ops that write into a copy of their operand.
 
 use base::DType;
-use graph::ops::{BinaryFunction as B, Scalar, Scatter, ScatterFunction as S};
+use graph::ops::{BinaryFunction as B, Range, Scalar, Scatter, ScatterFunction as S};
 use graph::{Dim, TensorId};
 
 use super::call::{Call, SizeArg};
 use super::context::Pt2Lowering;
-use super::op_traits;
 use crate::lowering::LoweringBuilder;
 
 type Results = Result<Vec<TensorId>, String>;
@@ -79,11 +78,7 @@ pub(super) fn index_put(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results
     operands.extend(indices);
     operands.push(values);
     let written = lower.emit(Scatter { function }, &operands)?;
-    let mut back = vec![0; rank];
-    for (to, from) in order.iter().enumerate() {
-        back[*from] = to;
-    }
-    Ok(vec![lower.permute(written, back)?])
+    Ok(vec![lower.permute(written, inverse(&order))?])
 }
 
 /// The shape that all indices broadcast to.
@@ -193,11 +188,7 @@ pub(super) fn index_write(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Resul
     let values = lower.cast(values, dtype)?;
     let moved = lower.permute(x, order.clone())?;
     let written = lower.emit(Scatter { function }, &[moved, index, values])?;
-    let mut back = vec![0; rank];
-    for (to, from) in order.iter().enumerate() {
-        back[*from] = to;
-    }
-    Ok(vec![lower.permute(written, back)?])
+    Ok(vec![lower.permute(written, inverse(&order))?])
 }
 
 /// `slice_scatter` and `select_scatter`: the parts of the operand before and after, and the new part between them.
@@ -209,24 +200,63 @@ pub(super) fn slice_scatter(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Res
     let axis = LoweringBuilder::axis(call.int("dim", 0)?, lower.rank(x))?;
     let size = *lower.shape(x).get(axis).ok_or("its operand is a scalar")?;
     let one = call.op.starts_with("aten.select_scatter");
-    if call.int("step", 1)? != 1 {
-        return Err("a step other than 1 is not supported".into());
-    }
+    let step = usize::try_from(call.int("step", 1)?).map_err(|_| "goes backwards")?;
     let start = match call.size(if one { "index" } else { "start" })? {
         None => Dim::from(0),
-        Some(SizeArg::Number(n)) if n < 0 => size + Dim::constant(n),
-        Some(at) => lower.dim(at)?,
+        Some(SizeArg::Number(n)) if one && n < 0 => size + Dim::constant(n),
+        Some(at) if one => lower.dim(at)?,
+        Some(at) => super::shape::from_start(lower, size, at)?,
     };
     if one {
         let mut shape = lower.shape(source);
         shape.insert(axis.min(shape.len()), Dim::from(1));
         source = lower.reshape(source, shape)?;
     }
-    Ok(vec![with_part(lower, x, axis, start, source)?])
+    Ok(vec![with_steps(lower, x, axis, start, step, source)?])
+}
+
+/// `x` with `part` at every `step`-th place from `start` on along an axis.
+pub(super) fn with_steps(
+    lower: &mut Pt2Lowering<'_>,
+    x: TensorId,
+    axis: usize,
+    start: Dim,
+    step: usize,
+    part: TensorId,
+) -> Result<TensorId, String> {
+    if step == 1 {
+        return with_part(lower, x, axis, start, part);
+    }
+    let rank = lower.rank(x);
+    let len = lower.shape(part).get(axis).copied();
+    let range = Range {
+        start,
+        step: i64::try_from(step).map_err(|_| "its step is too large")?,
+        len: len.ok_or("its source has too few axes")?,
+        dtype: DType::I64,
+    };
+    let index = lower.emit(range, &[])?;
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.remove(axis);
+    order.insert(0, axis);
+    let part = lower.permute(part, order.clone())?;
+    let moved = lower.permute(x, order.clone())?;
+    let function = S::Replace;
+    let written = lower.emit(Scatter { function }, &[moved, index, part])?;
+    lower.permute(written, inverse(&order))
+}
+
+/// The permutation that undoes another.
+pub(super) fn inverse(order: &[usize]) -> Vec<usize> {
+    let mut back = vec![0; order.len()];
+    for (to, from) in order.iter().enumerate() {
+        back[*from] = to;
+    }
+    back
 }
 
 /// `x` with `part` from `start` on along an axis.
-fn with_part(
+pub(super) fn with_part(
     lower: &mut Pt2Lowering<'_>,
     x: TensorId,
     axis: usize,
@@ -245,81 +275,6 @@ fn with_part(
         parts.push(lower.slice(x, axis, end, size - end)?);
     }
     lower.concat(&parts, axis)
-}
-
-impl<'a> Pt2Lowering<'a> {
-    /// Gives `target`, into which node `index` wrote, its new elements, and all tensors that share its memory and are read
-    /// later.
-    pub(super) fn write_back(
-        &mut self,
-        target: &'a str,
-        new: TensorId,
-        index: usize,
-    ) -> Result<(), String> {
-        let mut stale = self.aliases.read_later(target, index);
-        // Tensors that do not exist yet will be made from the new elements.
-        stale.retain(|name| {
-            self.values.contains_key(*name) || self.program.tensors.contains_key(*name)
-        });
-        stale.retain(|name| self.values.get(*name) != Some(&new));
-        self.values.insert(target.to_owned(), new);
-        let (mut name, mut new) = (target, new);
-        // A damaged file may have views of themselves.
-        let mut steps = self.aliases.makers.len();
-        while !stale.is_empty() {
-            let refused = || {
-                format!(
-                    "writes into {target}, which shares memory with {}: export with `run_decompositions()`",
-                    stale[0]
-                )
-            };
-            steps = steps.checked_sub(1).ok_or_else(refused)?;
-            let node = *self.aliases.makers.get(name).ok_or_else(refused)?;
-            let base = op_traits::first_name(node).ok_or_else(refused)?;
-            let call = Call {
-                node,
-                op: node.op().to_owned(),
-            };
-            new = match op_traits::written(node) {
-                Some(_) => new,
-                None => replaced(self, &call, new)?.ok_or_else(refused)?,
-            };
-            self.values.insert(base.to_owned(), new);
-            stale.retain(|other| *other != base);
-            name = base;
-        }
-        Ok(())
-    }
-}
-
-/// The operand of a view whose elements were replaced; `None` if the op is not known to be a view.
-pub(super) fn replaced(
-    lower: &mut Pt2Lowering<'_>,
-    view: &Call<'_>,
-    new: TensorId,
-) -> Result<Option<TensorId>, String> {
-    let x = lower.tensor(view, "self")?;
-    let shape = lower.shape(x);
-    let name = view.op.split('.').nth(1).unwrap_or_default();
-    Ok(Some(match name {
-        "view" | "unsqueeze" | "squeeze" | "alias" | "detach" => lower.reshape(new, shape)?,
-        "select" | "slice" if view.int("step", 1)? == 1 => {
-            let axis = LoweringBuilder::axis(view.int("dim", 0)?, shape.len())?;
-            let size = *shape.get(axis).ok_or("its operand is a scalar")?;
-            let start = match view.size(if name == "select" { "index" } else { "start" })? {
-                Some(bound) => super::shape::from_start(lower, size, bound)?,
-                None => Dim::from(0),
-            };
-            let mut part = new;
-            if name == "select" {
-                let mut shape = lower.shape(new);
-                shape.insert(axis.min(shape.len()), Dim::from(1));
-                part = lower.reshape(new, shape)?;
-            }
-            with_part(lower, x, axis, start, part)?
-        }
-        _ => return Ok(None),
-    }))
 }
 
 pub(super) fn copy(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {

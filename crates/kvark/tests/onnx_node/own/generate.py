@@ -23,7 +23,7 @@ def noise(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def save(name, nodes, inputs, outputs, initializers=None, dims=None, functions=(), opset=23, other=()):
+def save(name, nodes, inputs, outputs, initializers=None, dims=None, functions=(), opset=23, other=(), run=None):
     """`inputs` are arrays by name, `outputs` element types by name, `dims` symbolic shapes of inputs by name."""
     dims = dims or {}
     kinds = {np.dtype(k): v for k, v in ((np.float32, T.FLOAT), (np.int64, T.INT64), (np.int32, T.INT32), (np.bool_, T.BOOL))}
@@ -36,8 +36,11 @@ def save(name, nodes, inputs, outputs, initializers=None, dims=None, functions=(
     )
     opsets = [h.make_opsetid("", opset), h.make_opsetid(MS, 1)] + [h.make_opsetid(d, 1) for d in other]
     model = h.make_model(graph, opset_imports=opsets, functions=list(functions), ir_version=10, producer_name="kvark")
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    results = session.run(list(outputs), inputs)
+    if run is None:
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        results = session.run(list(outputs), inputs)
+    else:
+        results = run(model, list(outputs), inputs)
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     data = folder / "test_data_set_0"
@@ -330,3 +333,51 @@ for mode in ("linear", "nearest", "cubic"):
         for align in (0, 1):
             grid_sample(f"grid_sample_{mode}_{padding}_{align}", (2, 3, 4, 5), (3, 7), mode=mode, padding_mode=padding, align_corners=align)
 grid_sample("grid_sample_volume", (1, 2, 3, 4, 5), (2, 3, 2), mode="linear", padding_mode="border")
+
+
+def integers(name, dtype):
+    """Narrow integers wrap; what is computed from shapes and places of them does not."""
+    info = np.iinfo(dtype)
+    kind = h.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    wide = np.array([info.min, info.min + 1, 3, 7, info.max - 1, info.max], np.int64)
+    nodes = [
+        h.make_node("Cast", ["wide"], ["x"], to=kind),
+        h.make_node("Cast", ["shifted"], ["y"], to=kind),
+        h.make_node("Add", ["x", "y"], ["add"]),
+        h.make_node("Mul", ["x", "y"], ["mul"]),
+        h.make_node("Sub", ["c", "x"], ["sub"]),
+        h.make_node("ArgMax", ["x"], ["place"], axis=0),
+        h.make_node("Add", ["place", "many"], ["far"]),
+        h.make_node("Shape", ["x"], ["shape"]),
+        h.make_node("Mul", ["shape", "many"], ["large"]),
+        h.make_node("Size", ["x"], ["size"]),
+        h.make_node("Mul", ["size", "many"], ["larger"]),
+        h.make_node("OneHot", ["x", "depth", "values"], ["hot"]),
+        h.make_node("Add", ["hot", "many"], ["hotter"]),
+    ]
+    names = ["add", "mul", "sub"]
+    nodes += [h.make_node("Cast", [n], [n + "_wide"], to=T.INT64) for n in names]
+    outputs = {n + "_wide": T.INT64 for n in names} | dict.fromkeys(["far", "large", "larger", "hotter"], T.INT64)
+    constants = {
+        "c": np.array([1], dtype),
+        "many": np.array([70000], np.int64),
+        "depth": np.array(4, np.int64),
+        "values": np.array([5, 300], np.int64),
+    }
+    # ONNX Runtime has no arithmetic on most of these types.
+    truth(name, nodes, {"wide": wide, "shifted": np.roll(wide, 2)}, outputs, constants)
+
+
+def truth(name, nodes, inputs, outputs, constants):
+    """As `save`, with the outputs of ONNX's reference implementation."""
+    from onnx.reference import ReferenceEvaluator
+
+    def run(model, names, feed):
+        with np.errstate(over="ignore"):
+            return ReferenceEvaluator(model).run(names, feed)
+
+    save(name, nodes, inputs, outputs, constants, run=run)
+
+
+for dtype in (np.uint8, np.int8, np.int16, np.uint16, np.uint32):
+    integers(f"wraps_{np.dtype(dtype).name}", dtype)
