@@ -262,6 +262,7 @@ impl SpecReader<'_> {
         let gating = keys.count("expert_gating_func")?;
         let scores = match gating {
             // 0 stands for the architecture's own function.
+            0 if self.chooses_with_biases() => row.biased_scores,
             0 => row.scores,
             1 => ExpertScores::Softmax,
             2 => ExpertScores::Sigmoid,
@@ -277,10 +278,22 @@ impl SpecReader<'_> {
             Ok::<_, ImportError>(ExpertGroups { count, used })
         });
         let groups = groups.transpose()?;
+        if groups.is_some() && scores == ExpertScores::Softmax {
+            // DeepSeek 2 compares groups by their best expert, other models by their two best.
+            let what = format!(
+                "{} of experts with softmax",
+                keys.name("expert_group_count")
+            );
+            return Err(ImportError::unsupported(what));
+        }
         let size = keys.optional_size("expert_feed_forward_length")?;
         let shared_size = match keys.count("expert_shared_feed_forward_length")? {
             0 => None,
             _ => keys.optional_size("expert_shared_feed_forward_length")?,
+        };
+        let counted = match row.shared {
+            SharedExpert::Counted => self.counted_shared_size(size)?,
+            _ => None,
         };
         let scale = keys.positive_or_zero("expert_weights_scale")?;
         let layer = |(i, mlp_size): (usize, &usize)| {
@@ -294,15 +307,39 @@ impl SpecReader<'_> {
                     SharedExpert::Never => None,
                     SharedExpert::Stated => shared_size,
                     SharedExpert::Always => Some(shared_size.unwrap_or(*mlp_size)),
+                    SharedExpert::Counted => counted,
                 },
                 scores,
                 normalise: normalise.unwrap_or(row.normalise),
                 gate: row.gate,
                 scale: scale.unwrap_or(1.0),
                 groups,
+                beside_dense: row.beside_dense,
             })
         };
         Ok(mlp_sizes.iter().enumerate().map(layer).collect())
+    }
+
+    /// The width of all shared experts as one, which are as wide as the others; `None` without any.
+    fn counted_shared_size(&self, size: Option<usize>) -> Result<Option<usize>, ImportError> {
+        let keys = &self.keys;
+        let name = "expert_shared_count";
+        if keys.count(name)? == 0 {
+            return Ok(None);
+        }
+        let length = "expert_feed_forward_length";
+        let size = size.ok_or_else(|| GgufError::missing(&keys.name(length)))?;
+        let whole = keys.size(name)?.checked_mul(size);
+        whole.map(Some).ok_or_else(|| {
+            let reason = format!("has too many experts of {size}");
+            ImportError::value(keys.name(name), reason)
+        })
+    }
+
+    /// Whether experts are chosen with biases.
+    fn chooses_with_biases(&self) -> bool {
+        let mut tensors = self.source.file.tensors.iter();
+        tensors.any(|tensor| tensor.name.ends_with(".exp_probs_b.bias"))
     }
 
     /// Where layers normalise; a file may say that its blocks are parallel, and must then agree with its tensors.
@@ -374,6 +411,8 @@ impl SpecReader<'_> {
         let (softcap, _) = row.softcaps.unzip();
         let softcap = self.softcap("attn_logit_softcapping", softcap)?;
 
+        let latent = self.latent()?;
+
         let mut result = Vec::with_capacity(layers);
         let each = heads.into_iter().zip(kv_heads).zip(self.windows(layers)?);
         for (i, ((heads, kv_heads), window)) in each.enumerate() {
@@ -410,6 +449,22 @@ impl SpecReader<'_> {
                 true => share.max(1),
                 false => key_dim,
             };
+            if let Some((latent, rank)) = latent {
+                let key_dim = latent.plain_dim + latent.rotated_dim;
+                result.push(Some(AttentionSpec {
+                    heads,
+                    kv_heads: 1,
+                    key_dim: rank + latent.rotated_dim,
+                    value_dim: rank,
+                    window,
+                    scale: (f64::from(self.latent_score_growth()?) / (key_dim as f64).sqrt())
+                        as f32,
+                    softcap,
+                    output_gate: false,
+                    latent: Some(latent),
+                }));
+                continue;
+            }
             result.push(Some(AttentionSpec {
                 heads,
                 kv_heads,
@@ -419,6 +474,7 @@ impl SpecReader<'_> {
                 scale: scale.unwrap_or_else(|| (1.0 / (scaled_by as f64).sqrt()) as f32),
                 softcap,
                 output_gate: row.output_gate,
+                latent: None,
             }));
         }
         Ok(result)
@@ -627,7 +683,15 @@ impl SpecReader<'_> {
             ("linear", None, None, None) => RopeScaling::Linear {
                 factor: self.scaling_factor()?,
             },
-            ("yarn", None, None, None) => self.yarn(original()?)?,
+            ("yarn", None, None, None) => {
+                let yarn = self.yarn(original()?)?;
+                // Scores grow in the table's place.
+                let factor = match self.yarn_log_multiplier()? {
+                    Some(_) => (f64::from(attention_factor.unwrap_or(1.0)) / yarn.growth()) as f32,
+                    None => attention_factor.unwrap_or(1.0),
+                };
+                return Ok((yarn, factor));
+            }
             (kind, ..) => {
                 let name = keys.name("rope.scaling.type");
                 return Err(ImportError::unsupported(format!(
@@ -641,12 +705,16 @@ impl SpecReader<'_> {
     fn yarn(&self, original_context: usize) -> Result<RopeScaling, ImportError> {
         let keys = &self.keys;
         // Other values belong to architectures that also scale their scores.
+        let log = "rope.scaling.yarn_log_multiplier";
         let fixed = [
-            ("rope.scaling.yarn_log_multiplier", 0.0),
+            (log, 0.0),
             ("rope.scaling.yarn_ext_factor", 1.0),
             ("rope.scaling.yarn_attn_factor", 1.0),
         ];
         for (key, only) in fixed {
+            if key == log && self.architecture.latent {
+                continue;
+            }
             let name = keys.name(key);
             if let Some(value) = keys.metadata.f32(&name)?.filter(|value| *value != only) {
                 return Err(ImportError::unsupported(format!("{name} = {value}")));
@@ -661,6 +729,27 @@ impl SpecReader<'_> {
             beta_slow: slow.unwrap_or(1.0),
             whole_pairs: self.architecture.yarn_whole_pairs,
         })
+    }
+
+    /// How many tenths of the logarithm of YaRN's factor the scores of latent attention grow by, twice.
+    fn yarn_log_multiplier(&self) -> Result<Option<f32>, ImportError> {
+        match self.architecture.latent {
+            true => self
+                .keys
+                .positive_or_zero("rope.scaling.yarn_log_multiplier"),
+            false => Ok(None),
+        }
+    }
+
+    /// YaRN's factor on the scores of latent attention.
+    fn latent_score_growth(&self) -> Result<f32, ImportError> {
+        let yarn = self.keys.str("rope.scaling.type")? == Some("yarn");
+        let Some(multiplier) = self.yarn_log_multiplier()?.filter(|_| yarn) else {
+            return Ok(1.0);
+        };
+        // Files have a tenth of the model's number, which is the factor on a tenth of the logarithm.
+        let growth = 1.0 + multiplier * self.scaling_factor()?.max(1.0).ln();
+        Ok(growth * growth)
     }
 
     fn scaling_factor(&self) -> Result<f32, ImportError> {
