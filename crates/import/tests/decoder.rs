@@ -103,7 +103,7 @@ impl Fixture {
 #[test]
 fn the_reference_backend_agrees_with_transformers() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 78);
+    assert!(fixtures.len() >= 80);
     for fixture in &fixtures {
         for sizes in STEPS {
             let (mut runnable, session) = fixture.runnable();
