@@ -128,7 +128,8 @@ pub(crate) struct MessageRequest {
     /// format: {"type": "json_schema", "schema": ...}
     #[serde(default)]
     output_config: Map<String, Value>,
-    /// {"type": "enabled"} or {"type": "disabled"}: what the chat template is told as enable_thinking; budgets are not kept
+    /// {"type": "enabled"} or {"type": "disabled"}: what the chat template is told as enable_thinking; budget_tokens are the most
+    /// tokens of reasoning, after which it is closed
     #[serde(default)]
     thinking: Map<String, Value>,
 }
@@ -173,6 +174,7 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     let input = ChatInput {
         messages,
         variables,
+        reasoning_budget: thinking_budget(&request.thinking)?,
         max_tokens: Some(request.max_tokens.size()),
         stop: request.stop_sequences.map_or(vec![], Strings::into),
         ignored: IGNORED,
@@ -182,6 +184,24 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
     chat.respond(&app, |chat, report| MessageAnswer::new(&app, chat, report))
         .await
+}
+
+/// The limit on reasoning that `thinking` states.
+fn thinking_budget(thinking: &Map<String, Value>) -> Result<Option<usize>, ApiError> {
+    match (
+        thinking.get("type").and_then(Value::as_str),
+        thinking.get("budget_tokens"),
+    ) {
+        (Some("disabled"), _) => Ok(Some(0)),
+        (_, None | Some(Value::Null)) => Ok(None),
+        (_, Some(tokens)) => match tokens.as_u64() {
+            Some(tokens) => Ok(Some(usize::try_from(tokens).unwrap_or(usize::MAX))),
+            None => {
+                let wrong = "must be a number of tokens";
+                Err(ApiError::parameter("thinking.budget_tokens", wrong))
+            }
+        },
+    }
 }
 
 /// The system message and all others as OpenAI's messages.

@@ -470,6 +470,7 @@ impl<'a> Conversation<'a> {
         let mut parser = Some(self.conversations.parser(&prompt, constrained)?);
         let options = GenerateOptions {
             shown: self.conversations.marks()?,
+            reasoning: self.conversations.reasoning_budget(&prompt)?,
             ..self.options.clone()
         };
         let sequence = Sequence::new(seq, &new[..], &mut self.sampler, &options)
