@@ -95,7 +95,9 @@ impl RequestSource {
             parts.extend(parser.finish());
             let call = |part| match part {
                 AnswerPart::Call(call) => Some(call),
-                AnswerPart::Reasoning(_) | AnswerPart::Content(_) => None,
+                AnswerPart::Reasoning(_) | AnswerPart::Content(_) | AnswerPart::CallPiece(_) => {
+                    None
+                }
             };
             parts.into_iter().filter_map(call).collect()
         });

@@ -289,7 +289,7 @@ struct MessageAnswer {
     /// The content blocks so far.
     content: Vec<Value>,
     ready: VecDeque<Frame>,
-    /// Whether the last block is a text or reasoning that goes on.
+    /// Whether the last block goes on.
     open: bool,
 }
 
@@ -356,6 +356,16 @@ impl MessageAnswer {
         self.delta(delta);
     }
 
+    fn begin_call(&mut self, id: &str, name: &str) {
+        self.close_block();
+        self.open_block(json!({ "type": "tool_use", "id": id, "name": name, "input": {} }));
+    }
+
+    /// Adds a part of a call's arguments, as JSON text.
+    fn add_input(&mut self, text: &str) {
+        self.delta(json!({ "type": "input_json_delta", "partial_json": text }));
+    }
+
     fn delta(&mut self, delta: Value) {
         let index = self.content.len() - 1;
         self.push(
@@ -389,17 +399,24 @@ impl AnswerFormat for MessageAnswer {
                 let empty = json!({ "type": "thinking", "thinking": "", "signature": "" });
                 self.add_text("thinking", empty, &text);
             }
-            ChatEvent::Call { id, call, .. } => {
-                self.close_block();
-                let whole = call_block(&id, &call);
-                let mut block = whole.clone();
-                block["input"] = json!({});
-                self.open_block(block);
-                if let Some(last) = self.content.last_mut() {
-                    *last = whole;
+            ChatEvent::CallPiece { id, piece, .. } => {
+                if let Some(name) = piece.name {
+                    self.begin_call(&id, &name);
                 }
-                let arguments = call.arguments;
-                self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }));
+                if !piece.arguments.is_empty() {
+                    self.add_input(&piece.arguments);
+                }
+            }
+            ChatEvent::Call {
+                id, call, streamed, ..
+            } => {
+                if !streamed {
+                    self.begin_call(&id, &call.name);
+                    self.add_input(&call.arguments);
+                }
+                if let Some(last) = self.content.last_mut() {
+                    *last = call_block(&id, &call);
+                }
                 self.close_block();
             }
             ChatEvent::End { called, output, .. } => {

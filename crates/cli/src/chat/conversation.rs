@@ -87,7 +87,7 @@ impl Shown {
             AnswerPart::Reasoning(text) => Some(Shown::Reasoning(text)),
             AnswerPart::Content(text) => Some(Shown::Text(text)),
             // No tools are offered.
-            AnswerPart::Call(_) => None,
+            AnswerPart::CallPiece(_) | AnswerPart::Call(_) => None,
         }
     }
 }
