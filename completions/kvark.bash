@@ -319,7 +319,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --reasoning --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --reasoning --reasoning-budget --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -387,6 +387,10 @@ _kvark() {
                     ;;
                 --reasoning)
                     COMPREPLY=($(compgen -W "keep drop" -- "${cur}"))
+                    return 0
+                    ;;
+                --reasoning-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --keep)
@@ -1471,7 +1475,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__run)
-            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --reasoning --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --reasoning --reasoning-budget --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1567,6 +1571,10 @@ _kvark() {
                     ;;
                 --reasoning)
                     COMPREPLY=($(compgen -W "keep drop" -- "${cur}"))
+                    return 0
+                    ;;
+                --reasoning-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --keep)
@@ -1899,7 +1907,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1979,6 +1987,10 @@ _kvark() {
                     ;;
                 --reasoning)
                     COMPREPLY=($(compgen -W "keep drop" -- "${cur}"))
+                    return 0
+                    ;;
+                --reasoning-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --timeout)

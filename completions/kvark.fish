@@ -69,6 +69,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l regex -d 'Regular ex
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
 drop\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l reasoning-budget -d 'Most tokens of reasoning in an answer, after which the model has to answer; -1 for no limit' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
@@ -164,6 +165,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l regex -d 'Regular e
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l chat-template -d 'Chat template to use instead of the model\'s own: chatml, gemma, llama3, mistral-v1, mistral-v3, mistral-v7, phi3, phi4, vicuna, zephyr, or a file with a Jinja template' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
 drop\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l reasoning-budget -d 'Most tokens of reasoning in an answer, after which the model has to answer; -1 for no limit' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
@@ -259,6 +261,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l prefix -d 'System 
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
 drop\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l reasoning-budget -d 'Most tokens of reasoning in an answer, after which the model has to answer; -1 for no limit' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l timeout -d 'Longest time of one answer in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l grace -d 'How long running answers may go on after Ctrl-C, in seconds' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Largest size of a request' -r

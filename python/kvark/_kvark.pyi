@@ -72,6 +72,7 @@ class _EngineOptions(_SamplingOptions, total=False):
     lark: str | None
     logprobs: int | bool | None
     speculation: Literal["ngram", "draft", "eagle3", "mtp", "auto"] | bool | None
+    reasoning_budget: int | None
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: str | None
 

@@ -135,8 +135,7 @@ impl Chat {
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
-            ignore_eos: false,
-            shown: vec![],
+            ..GenerateOptions::default()
         };
         let sampler = Sampler::new(self.sampling.options(&model)?);
         let mut conversation =

@@ -6,7 +6,7 @@ use clap::Args;
 use kvark::generate::common_prefix_len;
 use kvark::text::{
     AnswerFormat, AnswerParser, ChatContinuation, ChatTemplate, EncodeOptions, Message, Prompt,
-    ReasoningFormat, TextError, keeping_variables, tools,
+    ReasoningBudget, ReasoningFormat, TextError, keeping_variables, tools,
 };
 use kvark::{Model, RuntimeErrorKind};
 use serde_json::{Map, Value, json};
@@ -15,8 +15,6 @@ use std::path::Path;
 
 /// The number of answers whose tokens are known at most.
 const MAX_ANSWERS: usize = 256;
-/// The number of a prompt's last tokens in which the beginning of an answer is looked for.
-const PROMPT_END: usize = 32;
 
 /// Options of the chat template.
 #[derive(Args)]
@@ -29,9 +27,26 @@ pub(crate) struct TemplateArgs {
     /// makes of it)
     #[arg(long, value_name = "KIND", default_value = "keep", value_parser = ["keep", "drop"], hide_possible_values = true)]
     pub(crate) reasoning: String,
+    #[command(flatten)]
+    budget: ReasoningBudgetArgs,
     /// Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text
     #[arg(long)]
     pub(crate) special: bool,
+}
+
+/// The limit on the reasoning of an answer.
+#[derive(Args)]
+pub(crate) struct ReasoningBudgetArgs {
+    /// Most tokens of reasoning in an answer, after which the model has to answer; -1 for no limit
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    reasoning_budget: i64,
+}
+
+impl ReasoningBudgetArgs {
+    pub(crate) fn tokens(&self) -> Option<usize> {
+        usize::try_from(self.reasoning_budget).ok()
+    }
 }
 
 /// Tokens of plain text, with BOS if the model asks for it.
@@ -59,6 +74,8 @@ pub(crate) struct Conversations<'a> {
     special: bool,
     /// Whether the reasoning of earlier answers is kept.
     keep_reasoning: bool,
+    /// The maximum number of tokens of an answer's reasoning.
+    reasoning_budget: Option<usize>,
     format: AnswerFormat,
     /// The tokens of conversations that end with an answer, the latest last.
     known: RefCell<Vec<(Vec<Message>, Vec<u32>)>>,
@@ -93,6 +110,7 @@ impl<'a> Conversations<'a> {
             template,
             special: args.special,
             keep_reasoning: args.reasoning == "keep",
+            reasoning_budget: args.budget.tokens(),
             known: RefCell::default(),
         })
     }
@@ -113,11 +131,20 @@ impl<'a> Conversations<'a> {
     pub(crate) fn parser(&self, prompt: &[u32], constrained: bool) -> Result<AnswerParser> {
         let mut parser = AnswerParser::new(self.format, &[]);
         if !constrained {
-            let end = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
-            let end = self.model.tokenizer()?.decode(end, true);
-            parser.begin_after(self.format.reasoning.opened(&end));
+            let tokenizer = self.model.tokenizer()?;
+            parser.begin_after(&self.format.reasoning.begun_by(tokenizer, prompt));
         }
         Ok(parser)
+    }
+
+    /// The limit on the reasoning of the answer to a prompt.
+    pub(crate) fn reasoning_budget(&self, prompt: &[u32]) -> Result<Option<ReasoningBudget>> {
+        let tokenizer = self.model.tokenizer()?;
+        let after = |tokens| {
+            let format = self.format.reasoning;
+            ReasoningBudget::after(tokens, format, tokenizer, prompt)
+        };
+        Ok(self.reasoning_budget.map(after))
     }
 
     /// Keeps the tokens of a conversation that ends with an answer, if the model reasons and reasoning is kept.

@@ -165,11 +165,11 @@ impl Run {
         let name = model.name()?;
         let model = model.open_with_features(&self.engine, draft.feature_layers())?;
         let model = Arc::new(model);
-        let options = GenerateOptions {
+        let mut options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
-            shown: vec![],
+            ..GenerateOptions::default()
         };
         let count = self.parallel.unwrap_or(1);
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
@@ -177,6 +177,9 @@ impl Run {
         let constraints = self.format.constraints(&model)?;
         let conversations = self.conversations(&model)?;
         let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
+        if let Some(conversations) = &conversations {
+            options.reasoning = conversations.reasoning_budget(&prompt)?;
+        }
         let first_turn = messages.iter().position(|m| m.role != "system");
         let preamble = &messages[..first_turn.unwrap_or(0)];
         let preamble = conversations.as_ref().map(|c| (c, preamble));

@@ -2,6 +2,7 @@
 
 use crate::args::{self, EngineArgs, ModelArgs, ShiftArgs};
 use crate::catalogue::HubArgs;
+use crate::prompt::ReasoningBudgetArgs;
 use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -79,6 +80,8 @@ pub(crate) struct Serve {
     /// makes of it)
     #[arg(long, value_name = "KIND", default_value = "keep", value_parser = ["keep", "drop"], hide_possible_values = true)]
     reasoning: String,
+    #[command(flatten)]
+    budget: ReasoningBudgetArgs,
     /// Longest time of one answer in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -180,6 +183,7 @@ impl Serve {
                 "drop" => ReasoningHistory::Drop,
                 _ => ReasoningHistory::Keep,
             },
+            reasoning_budget: self.budget.tokens(),
             timeout: Duration::from_secs(self.timeout),
             grace: Duration::from_secs(self.grace),
             lenient: self.lenient,

@@ -6,7 +6,9 @@ use backend::{Backend, CompileOptions, Runnable};
 use base::{Bytes, DType};
 use graph::ops::UpdateAndAttend;
 use graph::{Data, Graph, GraphBuilder, TensorId, Value};
-use kv::{CacheConfig, CacheSession, Contiguous, KvStorage, LayerConfig, make_decode_session};
+use kv::{
+    CacheConfig, CacheSession, Contiguous, KvStorage, LayerConfig, QuantGroup, make_decode_session,
+};
 use std::sync::Arc;
 
 /// One case of cached attention: several steps with rewinds between them.
@@ -66,6 +68,24 @@ pub(super) fn cases() -> Vec<CacheCase> {
                 });
             }
         }
+    }
+    // Latent rows: one wide row for all heads, whose value is narrower than its key.
+    for storage in [
+        KvStorage::F32,
+        KvStorage::F16,
+        KvStorage::Q8(QuantGroup::G32),
+    ] {
+        cases.push(CacheCase {
+            heads: 5,
+            kv_heads: 1,
+            key_dim: 576,
+            value_dim: 512,
+            windows: vec![None],
+            storage: (storage, storage),
+            softcap: None,
+            sinks: false,
+            position: (DType::I32, 1),
+        });
     }
     for position in [(DType::I64, 1), (DType::I64, 3), (DType::I32, 2)] {
         cases.push(CacheCase {

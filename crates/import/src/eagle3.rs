@@ -77,6 +77,7 @@ pub(crate) fn lower(
                 scale: 1.0 / (head.key_dim as f32).sqrt(),
                 softcap: None,
                 output_gate: false,
+                latent: None,
             }),
             rope: Some(0),
             mlp_size: head.mlp_size,

@@ -161,6 +161,7 @@ impl Config<'_> {
                     scale: 1.0,
                     softcap: None,
                     output_gate: false,
+                    latent: None,
                 }),
                 rope: row.rope.map(|_| usize::from(dim != head_dim)),
                 mlp_size: mlp_size.unwrap_or(4 * hidden_size) * if wide { 2 } else { 1 },

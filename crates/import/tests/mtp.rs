@@ -13,7 +13,13 @@ use kv::{CacheConfig, CacheRegistry, CacheSession, Cells, KvStorage, make_seq_se
 /// Differences may be this fraction of the logits' standard deviation.
 const TOLERANCE: f32 = 1e-4;
 
-const MODELS: [&str; 3] = ["qwen35_mtp", "qwen35_mtp_agrees", "qwen3next_mtp"];
+const MODELS: [&str; 5] = [
+    "qwen35_mtp",
+    "qwen35_mtp_agrees",
+    "qwen3next_mtp",
+    "glm4moe_mtp",
+    "glm47_flash_mtp",
+];
 
 fn path(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoder");

@@ -109,8 +109,8 @@ pub mod text {
     pub use ::text::tools;
     pub use ::text::{
         AnswerFormat, AnswerParser, AnswerPart, ChatContinuation, ChatTemplate, EncodeOptions,
-        Message, Prompt, ReasoningFormat, ReasoningTags, TextError, TokenKind, Tokenizer,
-        Utf8Stream, keeping_variables,
+        Message, Prompt, ReasoningBudget, ReasoningFormat, ReasoningGuard, ReasoningTags,
+        TextError, TokenKind, Tokenizer, Utf8Stream, keeping_variables,
     };
 }
 

@@ -14,13 +14,15 @@ use runtime::{Module, ModuleOptions};
 use std::path::{Path, PathBuf};
 
 const KEEP: usize = 3;
-/// Rotary styles: interleaved, halves, two bases with windows, scaled frequencies with a magnitude, partial.
-const MODELS: [&str; 5] = [
+/// Rotary styles: interleaved, halves, two bases with windows, scaled frequencies with a magnitude, partial,
+/// a part of one row that all heads share.
+const MODELS: [&str; 6] = [
     "llama_plain",
     "qwen3",
     "gemma3",
     "llama_yarn",
     "phi3_longrope",
+    "deepseek2_lite",
 ];
 
 fn path(name: &str) -> PathBuf {

@@ -8,6 +8,7 @@ use kvark::grammar::GrammarSource;
 use kvark::graph::PassSelection;
 use kvark::memory::MemoryLimit;
 use kvark::speculative::{SpecOptions, SpecType};
+use kvark::text::{ReasoningBudget, ReasoningFormat};
 use kvark::{Model, RunnerOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -106,6 +107,8 @@ pub(crate) struct GenerationOptions {
     /// The number of most likely tokens whose log-probabilities come with every token.
     pub(crate) logprobs: Option<usize>,
     pub(crate) speculation: Option<SpecOptions>,
+    /// The maximum number of tokens of an answer's reasoning.
+    reasoning_budget: Option<usize>,
     /// The tools that a chat may call.
     pub(crate) tools: Vec<Json>,
     /// `auto`, `required`, or the name of a tool.
@@ -113,7 +116,7 @@ pub(crate) struct GenerationOptions {
 }
 
 /// Every option of a generation that is not the sampler's, for messages.
-const OPTIONS: &str = "max_tokens, stop, ignore_eos, json_schema, regex, grammar, lark, logprobs, speculation, tools, tool_choice";
+const OPTIONS: &str = "max_tokens, stop, ignore_eos, json_schema, regex, grammar, lark, logprobs, speculation, reasoning_budget, tools, tool_choice";
 
 impl GenerationOptions {
     /// Reads keyword arguments. An unknown one is an error that names it.
@@ -127,6 +130,7 @@ impl GenerationOptions {
             grammar: None,
             logprobs: None,
             speculation: None,
+            reasoning_budget: None,
             tools: vec![],
             tool_choice: None,
         };
@@ -172,6 +176,19 @@ impl GenerationOptions {
         Ok(())
     }
 
+    /// The options of the answer to a prompt, with the limit on its reasoning. A model without a tokenizer has none.
+    pub(crate) fn bounded(&self, model: &Model, prompt: &[u32]) -> GenerateOptions {
+        let mut options = self.options.clone();
+        if let (Some(tokens), Ok(tokenizer)) = (self.reasoning_budget, model.tokenizer()) {
+            let template = model.chat_template();
+            let source = template.map_or("", |template| template.source_text());
+            let format = ReasoningFormat::of_model(source, tokenizer);
+            let budget = ReasoningBudget::after(tokens, format, tokenizer, prompt);
+            options.reasoning = Some(budget);
+        }
+        options
+    }
+
     /// Refuses tools where there is no chat.
     pub(crate) fn check_no_tools(&self, what: &str) -> Result<()> {
         match self.tools.is_empty() {
@@ -197,6 +214,7 @@ impl GenerationOptions {
             "grammar" => self.grammar = Some(GrammarSource::Gbnf(value.extract()?)),
             "lark" => self.grammar = Some(GrammarSource::Lark(value.extract()?)),
             "logprobs" => self.logprobs = logprobs(value)?,
+            "reasoning_budget" => self.reasoning_budget = Some(value.extract()?),
             "speculation" => self.speculation = speculation(value)?,
             "tools" => self.tools = tools(value)?,
             "tool_choice" => self.tool_choice = Some(value.extract()?),

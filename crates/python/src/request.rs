@@ -23,7 +23,7 @@ pub(crate) fn submit(
     options: &GenerationOptions,
     seed: u64,
 ) -> Result<Generation> {
-    let mut generate = options.options.clone();
+    let mut generate = options.bounded(&loaded.model, &prompt);
     let mut tools = None;
     if let (false, Ok(tokenizer)) = (options.tools.is_empty(), loaded.model.tokenizer()) {
         let template = loaded.model.chat_template();
@@ -95,7 +95,9 @@ impl RequestSource {
             parts.extend(parser.finish());
             let call = |part| match part {
                 AnswerPart::Call(call) => Some(call),
-                AnswerPart::Reasoning(_) | AnswerPart::Content(_) => None,
+                AnswerPart::Reasoning(_) | AnswerPart::Content(_) | AnswerPart::CallPiece(_) => {
+                    None
+                }
             };
             parts.into_iter().filter_map(call).collect()
         });

@@ -55,7 +55,9 @@ impl Speculation {
             Some(spec) => Some(self.speculator(loaded, runner, sequences, spec)?),
             None => None,
         };
-        Ok(Sequence::new(seq, prompt, sampler, &options.options)
+        let held = [runner.tokens(seq), &prompt].concat();
+        let generate = options.bounded(&loaded.model, &held);
+        Ok(Sequence::new(seq, prompt, sampler, &generate)
             .with_constraint(constraint)
             .with_logprobs(options.logprobs)
             .with_speculator(speculator))

@@ -4,6 +4,7 @@ use crate::decode::TokenLogprobs;
 use crate::speculative::SpecStats;
 use base::named_enum;
 use std::time::Duration;
+use text::ReasoningBudget;
 
 /// The conditions that end a generation.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,9 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// Control tokens that are part of the text, such as the marks of reasoning and tool calls. All others are not.
     pub shown: Vec<u32>,
+    /// A limit on the reasoning of the answer. Reasoning that has reached it is closed with the model's own marks, unless a
+    /// constraint does not allow them.
+    pub reasoning: Option<ReasoningBudget>,
 }
 
 named_enum! {

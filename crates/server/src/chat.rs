@@ -19,7 +19,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use kvark::engine::{BranchCells, CacheReport};
-use kvark::text::AnswerFormat as TextFormat;
+use kvark::text::{AnswerFormat as TextFormat, ReasoningBudget};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::Error;
@@ -71,7 +71,8 @@ pub(crate) struct ChatRequest {
     /// Further variables of the chat template
     #[serde(default)]
     chat_template_kwargs: Map<String, Value>,
-    /// How much the model reasons, as its chat template has it; none for no reasoning
+    /// How much the model reasons, as its chat template has it; none for no reasoning. With a template that knows no efforts, low,
+    /// medium and high are at most 1024, 8192 and 24576 tokens
     reasoning_effort: Option<String>,
 }
 
@@ -86,6 +87,18 @@ pub(crate) fn set_effort(variables: &mut Map<String, Value>, effort: Option<Stri
     variables.entry("reasoning_effort").or_insert(effort.into());
 }
 
+/// The limit on reasoning that an effort stands for with a template that does not know efforts.
+fn effort_budget(variables: &Map<String, Value>, source: &str) -> Option<usize> {
+    match variables.get("reasoning_effort")?.as_str()? {
+        "none" => Some(0),
+        _ if source.contains("reasoning_effort") => None,
+        "minimal" | "low" => Some(1024),
+        "medium" => Some(8192),
+        "high" => Some(24576),
+        _ => None,
+    }
+}
+
 /// The parameters of a turn, which all chat endpoints take.
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct TurnRequest {
@@ -96,6 +109,8 @@ pub(crate) struct TurnRequest {
     /// auto, none, required, or one function
     #[schemars(with = "Option<StringOrObject>")]
     tool_choice: Option<Value>,
+    /// Most tokens of reasoning, after which it is closed; -1 for no limit
+    reasoning_budget: Option<Int<-1>>,
     /// The conversation that goes on, with its exact tokens
     pub(crate) conversation: Option<String>,
 }
@@ -108,6 +123,8 @@ pub(crate) struct ChatInput {
     pub(crate) variables: Map<String, Value>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) logprobs: Option<usize>,
+    /// A limit on reasoning of the endpoint's own.
+    pub(crate) reasoning_budget: Option<usize>,
     /// Stop strings besides `stop`.
     pub(crate) stop: Vec<String>,
     /// Parameters that cannot change the output.
@@ -115,9 +132,6 @@ pub(crate) struct ChatInput {
     /// Parameters that would change the output.
     pub(crate) unsupported: &'static [&'static str],
 }
-
-/// The number of a prompt's last tokens in which the beginning of an answer is looked for.
-const PROMPT_END: usize = 32;
 
 /// An answer that is ready to be generated.
 pub(crate) struct PreparedAnswer {
@@ -161,6 +175,7 @@ impl PreparedAnswer {
         prompt.reasoning = app.options.reasoning;
         let format = OutputFormat::read(&mut generation, &choice, &prompt.tools)?;
         let conversation = turn.conversation.as_deref();
+        let stated_budget = turn.reasoning_budget;
         let model = app.chat_model(generation.model.take(), conversation, owner);
         let model = model.await?;
         let mut parameters = generation.parameters(&mut body, &model.model, input.max_tokens)?;
@@ -202,6 +217,14 @@ impl PreparedAnswer {
             };
             app.blocking(render).await?
         };
+        let budget = match stated_budget {
+            Some(Int(tokens)) => usize::try_from(tokens).ok(),
+            None => input.reasoning_budget.or_else(|| {
+                let template = model.model.chat_template().ok();
+                let source = template.map_or("", |template| template.source_text());
+                effort_budget(&prompt.variables, source).or(app.options.reasoning_budget)
+            }),
+        };
         let answer_format = prompt.answer_format(&model);
         let mut opened = String::new();
         if let (Some(answer), Ok(tokenizer)) = (answer_format, model.model.tokenizer()) {
@@ -210,10 +233,14 @@ impl PreparedAnswer {
             if !format.is_constrained() {
                 let start = begun.unwrap_or(tokens.len()).min(tokens.len());
                 let (before, answered) = tokens.split_at(start);
-                let end = &before[start.saturating_sub(PROMPT_END)..];
-                opened.push_str(answer.reasoning.opened(&tokenizer.decode(end, true)));
+                opened.push_str(&answer.reasoning.begun_by(tokenizer, before));
                 opened.push_str(&tokenizer.decode(answered, true));
             }
+            parameters.options.reasoning = budget.map(|tokens| ReasoningBudget {
+                tokens,
+                format: answer.reasoning,
+                begun: opened.clone(),
+            });
         }
         Ok(PreparedAnswer {
             answer_format,

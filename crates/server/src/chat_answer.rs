@@ -11,7 +11,7 @@ use crate::registry::LoadedModel;
 use kvark::engine::{GeneratedToken, RequestEvent, RequestOutput, TokenLogprobs};
 use kvark::generate::FinishReason;
 use kvark::speculative::RoundTrace;
-use kvark::text::tools::ToolCall;
+use kvark::text::tools::{CallPiece, ToolCall};
 use kvark::text::{AnswerParser, AnswerPart};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -31,11 +31,18 @@ pub(crate) enum ChatEvent {
     Reasoning { choice: usize, text: String },
     /// A round of speculation was verified: its tree, as an object.
     Round { choice: usize, round: Value },
-    /// A tool call is complete.
+    /// A piece of a tool call that goes on.
+    CallPiece {
+        choice: usize,
+        id: String,
+        piece: CallPiece,
+    },
+    /// A tool call is complete. If it was streamed, all its pieces came before.
     Call {
         choice: usize,
         id: String,
         call: ToolCall,
+        streamed: bool,
     },
     /// The choice ended.
     End {
@@ -70,6 +77,8 @@ struct Choice {
     parser: Option<AnswerParser>,
     /// The tool calls so far, as they stand in a message.
     calls: Vec<Value>,
+    /// Whether pieces of the next call came.
+    call_begun: bool,
     text: String,
     reasoning: String,
     reasoning_tokens: usize,
@@ -104,6 +113,7 @@ impl ChatAnswer {
         let choice = |_| Choice {
             parser: of.answer_format.map(parser),
             calls: vec![],
+            call_begun: false,
             text: String::new(),
             reasoning: String::new(),
             reasoning_tokens: 0,
@@ -188,6 +198,7 @@ impl ChatAnswer {
                     self.ready.push_back(ChatEvent::Reasoning { choice, text });
                 }
                 AnswerPart::Content(text) => self.text(choice, text, logprobs.take()),
+                AnswerPart::CallPiece(piece) => self.call_piece(choice, piece),
                 AnswerPart::Call(call) => self.call(choice, call),
             }
         }
@@ -207,11 +218,30 @@ impl ChatAnswer {
         }
     }
 
+    /// The id of a choice's next call.
+    fn call_id(&self, choice: usize) -> String {
+        let number = self.choices[choice].calls.len();
+        format!("{}-{choice}-{number}", self.call_prefix)
+    }
+
+    fn call_piece(&mut self, choice: usize, piece: CallPiece) {
+        let id = self.call_id(choice);
+        self.choices[choice].call_begun = true;
+        self.ready
+            .push_back(ChatEvent::CallPiece { choice, id, piece });
+    }
+
     fn call(&mut self, choice: usize, call: ToolCall) {
+        let id = self.call_id(choice);
         let state = &mut self.choices[choice];
-        let id = format!("{}-{choice}-{}", self.call_prefix, state.calls.len());
+        let streamed = std::mem::take(&mut state.call_begun);
         state.calls.push(call_object(&id, &call));
-        self.ready.push_back(ChatEvent::Call { choice, id, call });
+        self.ready.push_back(ChatEvent::Call {
+            choice,
+            id,
+            call,
+            streamed,
+        });
     }
 
     fn end(&mut self, choice: usize, output: Box<RequestOutput>) {

@@ -86,7 +86,7 @@ impl GenerationRequest {
                 max_tokens,
                 stop,
                 ignore_eos: self.ignore_eos,
-                shown: vec![],
+                ..GenerateOptions::default()
             },
             choices: self.n.map_or(1, Int::size),
             priority: self.priority.map_or(0, |n| n.0 as i32),

@@ -128,7 +128,8 @@ pub(crate) struct MessageRequest {
     /// format: {"type": "json_schema", "schema": ...}
     #[serde(default)]
     output_config: Map<String, Value>,
-    /// {"type": "enabled"} or {"type": "disabled"}: what the chat template is told as enable_thinking; budgets are not kept
+    /// {"type": "enabled"} or {"type": "disabled"}: what the chat template is told as enable_thinking; budget_tokens are the most
+    /// tokens of reasoning, after which it is closed
     #[serde(default)]
     thinking: Map<String, Value>,
 }
@@ -173,6 +174,7 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     let input = ChatInput {
         messages,
         variables,
+        reasoning_budget: thinking_budget(&request.thinking)?,
         max_tokens: Some(request.max_tokens.size()),
         stop: request.stop_sequences.map_or(vec![], Strings::into),
         ignored: IGNORED,
@@ -182,6 +184,24 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
     chat.respond(&app, |chat, report| MessageAnswer::new(&app, chat, report))
         .await
+}
+
+/// The limit on reasoning that `thinking` states.
+fn thinking_budget(thinking: &Map<String, Value>) -> Result<Option<usize>, ApiError> {
+    match (
+        thinking.get("type").and_then(Value::as_str),
+        thinking.get("budget_tokens"),
+    ) {
+        (Some("disabled"), _) => Ok(Some(0)),
+        (_, None | Some(Value::Null)) => Ok(None),
+        (_, Some(tokens)) => match tokens.as_u64() {
+            Some(tokens) => Ok(Some(usize::try_from(tokens).unwrap_or(usize::MAX))),
+            None => {
+                let wrong = "must be a number of tokens";
+                Err(ApiError::parameter("thinking.budget_tokens", wrong))
+            }
+        },
+    }
 }
 
 /// The system message and all others as OpenAI's messages.
@@ -269,7 +289,7 @@ struct MessageAnswer {
     /// The content blocks so far.
     content: Vec<Value>,
     ready: VecDeque<Frame>,
-    /// Whether the last block is a text or reasoning that goes on.
+    /// Whether the last block goes on.
     open: bool,
 }
 
@@ -336,6 +356,16 @@ impl MessageAnswer {
         self.delta(delta);
     }
 
+    fn begin_call(&mut self, id: &str, name: &str) {
+        self.close_block();
+        self.open_block(json!({ "type": "tool_use", "id": id, "name": name, "input": {} }));
+    }
+
+    /// Adds a part of a call's arguments, as JSON text.
+    fn add_input(&mut self, text: &str) {
+        self.delta(json!({ "type": "input_json_delta", "partial_json": text }));
+    }
+
     fn delta(&mut self, delta: Value) {
         let index = self.content.len() - 1;
         self.push(
@@ -369,17 +399,24 @@ impl AnswerFormat for MessageAnswer {
                 let empty = json!({ "type": "thinking", "thinking": "", "signature": "" });
                 self.add_text("thinking", empty, &text);
             }
-            ChatEvent::Call { id, call, .. } => {
-                self.close_block();
-                let whole = call_block(&id, &call);
-                let mut block = whole.clone();
-                block["input"] = json!({});
-                self.open_block(block);
-                if let Some(last) = self.content.last_mut() {
-                    *last = whole;
+            ChatEvent::CallPiece { id, piece, .. } => {
+                if let Some(name) = piece.name {
+                    self.begin_call(&id, &name);
                 }
-                let arguments = call.arguments;
-                self.delta(json!({ "type": "input_json_delta", "partial_json": arguments }));
+                if !piece.arguments.is_empty() {
+                    self.add_input(&piece.arguments);
+                }
+            }
+            ChatEvent::Call {
+                id, call, streamed, ..
+            } => {
+                if !streamed {
+                    self.begin_call(&id, &call.name);
+                    self.add_input(&call.arguments);
+                }
+                if let Some(last) = self.content.last_mut() {
+                    *last = call_block(&id, &call);
+                }
                 self.close_block();
             }
             ChatEvent::End { called, output, .. } => {

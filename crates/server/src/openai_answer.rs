@@ -190,6 +190,7 @@ impl AnswerFormat for OpenAiAnswer {
             ChatEvent::Started { choice }
             | ChatEvent::Text { choice, .. }
             | ChatEvent::Reasoning { choice, .. }
+            | ChatEvent::CallPiece { choice, .. }
             | ChatEvent::Call { choice, .. }
             | ChatEvent::Round { choice, .. }
             | ChatEvent::End { choice, .. } => *choice,
@@ -229,10 +230,29 @@ impl AnswerFormat for OpenAiAnswer {
                 self.push(&chunk);
                 self.choices[choice].reasoning.push_str(&text);
             }
-            ChatEvent::Call { id, call, .. } => {
+            ChatEvent::CallPiece { id, piece, .. } => {
+                let index = self.choices[choice].calls.len();
+                let mut object = match piece.name {
+                    Some(name) => {
+                        let arguments = piece.arguments;
+                        call_object(&id, &ToolCall { name, arguments })
+                    }
+                    None => json!({ "function": { "arguments": piece.arguments } }),
+                };
+                object["index"] = index.into();
+                let delta = json!({ "tool_calls": [object] });
+                let chunk = self.part(choice, delta, Value::Null, Value::Null);
+                self.push(&chunk);
+            }
+            ChatEvent::Call {
+                id, call, streamed, ..
+            } => {
                 let mut object = call_object(&id, &call);
                 let calls = &mut self.choices[choice].calls;
                 calls.push(object.clone());
+                if streamed {
+                    return;
+                }
                 object["index"] = (calls.len() - 1).into();
                 let delta = json!({ "tool_calls": [object] });
                 let chunk = self.part(choice, delta, Value::Null, Value::Null);

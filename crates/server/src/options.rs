@@ -46,6 +46,8 @@ pub struct ServerOptions {
     pub context_shift: Option<usize>,
     /// What becomes of the reasoning of earlier answers in a chat.
     pub reasoning: ReasoningHistory,
+    /// The maximum number of tokens of an answer's reasoning, for requests that do not state one.
+    pub reasoning_budget: Option<usize>,
     /// The longest time of one answer.
     pub timeout: Duration,
     /// How long running answers may go on after a stop.
@@ -76,6 +78,7 @@ impl Default for ServerOptions {
             prefix: None,
             context_shift: None,
             reasoning: ReasoningHistory::default(),
+            reasoning_budget: None,
             timeout: Duration::from_secs(600),
             grace: Duration::from_secs(30),
             lenient: false,

@@ -15,6 +15,7 @@ use axum::extract::State;
 use axum::response::Response;
 use kvark::engine::{CacheReport, RequestOutput};
 use kvark::generate::FinishReason;
+use kvark::text::tools::ToolCall;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -322,6 +323,42 @@ impl ResponseAnswer {
         self.add_item(item);
     }
 
+    fn begin_call(&mut self, call_id: &str, name: &str) {
+        self.close_reasoning();
+        self.close_message();
+        let (index, id) = self.next_item("fc");
+        let item = call_item(&id, "in_progress", call_id, name, "");
+        self.push(
+            "response.output_item.added",
+            json!({ "output_index": index, "item": item }),
+        );
+    }
+
+    fn add_arguments(&mut self, text: &str) {
+        let (index, id) = self.next_item("fc");
+        if !text.is_empty() {
+            self.push(
+                "response.function_call_arguments.delta",
+                json!({ "item_id": id, "output_index": index, "delta": text }),
+            );
+        }
+    }
+
+    fn end_call(&mut self, call_id: &str, call: &ToolCall) {
+        let (index, id) = self.next_item("fc");
+        let arguments = &call.arguments;
+        self.push(
+            "response.function_call_arguments.done",
+            json!({ "item_id": id, "output_index": index, "name": call.name, "arguments": arguments }),
+        );
+        let item = call_item(&id, "completed", call_id, &call.name, arguments);
+        self.push(
+            "response.output_item.done",
+            json!({ "output_index": index, "item": item }),
+        );
+        self.add_item(item);
+    }
+
     fn end(&mut self, output: &RequestOutput, reasoning_tokens: usize) {
         self.close_reasoning();
         if self.open.is_none() && self.response["output"].as_array().is_none_or(Vec::is_empty) {
@@ -355,6 +392,13 @@ impl ResponseAnswer {
     }
 }
 
+/// An output item with a call.
+fn call_item(id: &str, status: &str, call_id: &str, name: &str, arguments: &str) -> Value {
+    json!({
+        "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments,
+    })
+}
+
 /// An output item with reasoning.
 fn reasoning_item(id: &str, status: &str, content: Vec<Value>) -> Value {
     json!({ "id": id, "type": "reasoning", "status": status, "summary": [], "content": content })
@@ -380,33 +424,25 @@ impl AnswerFormat for ResponseAnswer {
                 );
             }
             ChatEvent::Reasoning { text, .. } => self.add_reasoning(&text),
-            ChatEvent::Call {
-                id: call_id, call, ..
+            ChatEvent::CallPiece {
+                id: call_id, piece, ..
             } => {
-                self.close_reasoning();
-                self.close_message();
-                let (place, id) = self.next_item("fc");
-                let item = json!({
-                    "id": id,
-                    "type": "function_call",
-                    "status": "completed",
-                    "call_id": call_id,
-                    "name": call.name,
-                    "arguments": call.arguments,
-                });
-                self.push(
-                    "response.output_item.added",
-                    json!({ "output_index": place, "item": item }),
-                );
-                self.push(
-                    "response.function_call_arguments.done",
-                    json!({ "item_id": id, "output_index": place, "arguments": call.arguments }),
-                );
-                self.push(
-                    "response.output_item.done",
-                    json!({ "output_index": place, "item": item }),
-                );
-                self.add_item(item);
+                if let Some(name) = piece.name {
+                    self.begin_call(&call_id, &name);
+                }
+                self.add_arguments(&piece.arguments);
+            }
+            ChatEvent::Call {
+                id: call_id,
+                call,
+                streamed,
+                ..
+            } => {
+                if !streamed {
+                    self.begin_call(&call_id, &call.name);
+                    self.add_arguments(&call.arguments);
+                }
+                self.end_call(&call_id, &call);
             }
             ChatEvent::End {
                 reasoning_tokens,

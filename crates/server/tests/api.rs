@@ -224,6 +224,89 @@ fn output_follows_schema_regex_and_grammar() {
     );
 }
 
+/// The arguments of a call come as they are generated, in every API, and are those of the whole answer.
+#[test]
+fn the_arguments_of_a_call_are_streamed() {
+    let Some(server) = start(|_| {}) else { return };
+    let parameters = json!({ "type": "object", "required": ["city", "days"], "properties": {
+        "city": { "type": "string", "minLength": 3, "maxLength": 20 }, "days": { "type": "integer" },
+    }});
+    let function = json!({ "name": "weather", "parameters": parameters });
+    let body = json!({
+        "messages": user("What is the weather in Paris?"), "tools": [{ "type": "function", "function": function }],
+        "tool_choice": "required", "max_tokens": 100, "temperature": 0,
+    });
+    let whole = server.ask("/v1/chat/completions", &body);
+    let call = &whole["choices"][0]["message"]["tool_calls"][0];
+    let arguments = call["function"]["arguments"].as_str().unwrap();
+    let events = |path: &str, body: &Value| -> Vec<Value> {
+        let mut body = body.clone();
+        body["stream"] = true.into();
+        let events = server.post(path, &body).events();
+        let events = events.iter().map(|event| serde_json::from_str(event).ok());
+        events.flatten().collect()
+    };
+    let chunks = events("/v1/chat/completions", &body);
+    let deltas = chunks
+        .iter()
+        .map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"][0]);
+    let deltas: Vec<&Value> = deltas.filter(|delta| !delta.is_null()).collect();
+    let pieces = deltas.iter().map(|delta| &delta["function"]["arguments"]);
+    let pieces: Vec<&str> = pieces.map(|piece| piece.as_str().unwrap()).collect();
+    assert_eq!(pieces.concat(), arguments);
+    assert!(pieces.len() > 4, "{pieces:?}");
+    assert_eq!(deltas[0]["function"]["name"], "weather");
+    assert_eq!(deltas[0]["type"], "function");
+    assert!(deltas[0]["id"].is_string());
+    assert!(deltas.iter().all(|delta| delta["index"] == 0));
+    assert!(deltas[1..].iter().all(|delta| delta.get("id").is_none()));
+    let reason = |chunk: &&Value| !chunk["choices"][0]["finish_reason"].is_null();
+    let last = chunks.iter().find(reason).unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
+
+    let anthropic = json!({
+        "messages": user("What is the weather in Paris?"), "max_tokens": 100, "temperature": 0,
+        "tools": [{ "name": "weather", "input_schema": parameters }], "tool_choice": { "type": "any" },
+    });
+    let found = events("/v1/messages", &anthropic);
+    let of = |kind: &str, name: &str| -> Vec<String> {
+        let deltas = found.iter().filter(|event| event["delta"]["type"] == kind);
+        let texts = deltas.filter_map(|event| event["delta"][name].as_str());
+        texts.map(str::to_owned).collect()
+    };
+    let pieces = of("input_json_delta", "partial_json");
+    assert!(pieces.len() > 4, "{pieces:?}");
+    let message = server.ask("/v1/messages", &anthropic);
+    let input: Value = serde_json::from_str(&pieces.concat()).unwrap();
+    assert_eq!(message["content"][0]["input"], input);
+    let kinds: Vec<&str> = found
+        .iter()
+        .filter_map(|event| event["type"].as_str())
+        .collect();
+    let count = |kind: &str| kinds.iter().filter(|other| **other == kind).count();
+    assert_eq!(
+        (count("content_block_start"), count("content_block_stop")),
+        (1, 1)
+    );
+
+    let response = json!({
+        "input": "What is the weather in Paris?", "max_output_tokens": 100, "temperature": 0,
+        "tools": body["tools"], "tool_choice": "required",
+    });
+    let found = events("/v1/responses", &response);
+    let of = |kind: &'static str| found.iter().filter(move |event| event["type"] == kind);
+    let pieces = of("response.function_call_arguments.delta");
+    let pieces: Vec<&str> = pieces.filter_map(|event| event["delta"].as_str()).collect();
+    assert!(pieces.len() > 4, "{pieces:?}");
+    let done = of("response.function_call_arguments.done").next().unwrap();
+    assert_eq!(done["arguments"], pieces.concat());
+    let added = of("response.output_item.added").next().unwrap();
+    assert_eq!(added["item"]["status"], "in_progress");
+    let whole = of("response.completed").next().unwrap();
+    assert_eq!(whole["response"]["output"][0]["arguments"], pieces.concat());
+    assert_eq!(whole["response"]["output"][0]["id"], added["item"]["id"]);
+}
+
 #[test]
 fn a_required_tool_is_called_with_arguments_of_its_schema() {
     let Some(server) = start(|_| {}) else { return };

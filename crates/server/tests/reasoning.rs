@@ -245,3 +245,64 @@ fn calls_that_come_back_in_another_spelling_are_not_tokenised_again() {
     let other = ask(r#"{"city": "Rome", "days": 2}"#);
     assert!(cached(&other) < held(&called), "{other}");
 }
+
+/// A model that would go on reasoning has to answer after its budget, in every API.
+#[test]
+fn reasoning_ends_with_its_budget() {
+    with_thinking(ReasoningHistory::Keep, |server| {
+        // The model does not reason by itself, so an expression makes it; the closing mark may stand anywhere.
+        let open = "<think>([^<]{300,400}|[^<]{0,300}\\n</think>[^<]{20,60})";
+        let body = |more: Value| {
+            let mut body = json!({
+                "messages": [user("Is it so?")], "regex": open, "temperature": 0, "max_tokens": 60,
+            });
+            let more = more.as_object().unwrap().clone();
+            body.as_object_mut().unwrap().extend(more);
+            body
+        };
+        let thought = |answer: &Value| {
+            let details = &answer["usage"]["completion_tokens_details"];
+            details["reasoning_tokens"].as_u64().unwrap()
+        };
+        let free = server.ask(CHAT, &body(json!({})));
+        assert!(thought(&free) > 40, "{free}");
+        for more in [
+            json!({ "reasoning_budget": 7 }),
+            json!({ "reasoning_budget": 7, "reasoning_effort": "high" }),
+        ] {
+            let bounded = server.ask(CHAT, &body(more));
+            // The marks are a few tokens of this vocabulary.
+            assert!((7..20).contains(&thought(&bounded)), "{bounded}");
+            let content = bounded["choices"][0]["message"]["content"]
+                .as_str()
+                .unwrap();
+            assert!(!content.is_empty(), "{bounded}");
+            // What was thought before is the same.
+            let of = |answer: &Value| {
+                let text = answer["choices"][0]["message"]["reasoning_content"].clone();
+                text.as_str().unwrap().to_owned()
+            };
+            assert!(of(&free).starts_with(&of(&bounded)), "{bounded}");
+        }
+        let unlimited = server.ask(CHAT, &body(json!({ "reasoning_budget": -1 })));
+        assert_eq!(unlimited["choices"], free["choices"]);
+        let none = server.ask(CHAT, &body(json!({ "reasoning_effort": "none" })));
+        assert!(thought(&none) < 20, "{none}");
+        let thinking = json!({ "type": "enabled", "budget_tokens": 7 });
+        let answered = server.ask("/v1/messages", &body(json!({ "thinking": thinking })));
+        assert_eq!(answered["content"][0]["type"], "thinking", "{answered}");
+        assert_eq!(answered["content"][1]["type"], "text", "{answered}");
+        let mut response = body(json!({ "reasoning_budget": 7, "input": "Is it so?" }));
+        let fields = response.as_object_mut().unwrap();
+        fields.remove("messages");
+        let tokens = fields.remove("max_tokens").unwrap();
+        fields.insert("max_output_tokens".to_owned(), tokens);
+        let response = server.ask("/v1/responses", &response);
+        assert_eq!(response["output"][0]["type"], "reasoning", "{response}");
+        assert_eq!(response["output"][1]["type"], "message", "{response}");
+        let wrong = json!({ "thinking": { "type": "enabled", "budget_tokens": "many" } });
+        let refused = server.post("/v1/messages", &body(wrong));
+        assert_eq!(refused.status, 400);
+        assert!(refused.json().to_string().contains("budget_tokens"));
+    });
+}

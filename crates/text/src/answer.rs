@@ -3,7 +3,7 @@
 use crate::Tokenizer;
 use crate::harmony::{HarmonyPart, HarmonySplitter};
 use crate::reasoning::{ReasoningFormat, TagSplitter};
-use crate::tools::{ToolCall, ToolFormat, ToolParser};
+use crate::tools::{CallPiece, ToolCall, ToolFormat, ToolParser, ToolPart};
 use serde_json::Value;
 
 /// How a model writes its answers.
@@ -44,7 +44,9 @@ pub enum AnswerPart {
     Reasoning(String),
     /// Content: what is said to the user.
     Content(String),
-    /// A complete tool call.
+    /// A piece of a tool call that goes on.
+    CallPiece(CallPiece),
+    /// A complete tool call. Its pieces may have come before, all of them or none.
     Call(ToolCall),
 }
 
@@ -128,9 +130,7 @@ impl AnswerParser {
                 splitter.finish(&mut |part| harmony(part, has_tools, &mut tools, &mut parts));
             }
         }
-        let (text, calls) = tools.finish();
-        add_content(&text, &mut parts);
-        parts.extend(calls.into_iter().map(AnswerPart::Call));
+        add_parts(tools.finish(), &mut parts);
         parts
     }
 }
@@ -144,6 +144,15 @@ fn harmony(
     match part {
         HarmonyPart::Reasoning(text) => add_reasoning(text, parts),
         HarmonyPart::Content(text) => content(tools, text, parts),
+        HarmonyPart::Piece(recipient, text) if has_tools => {
+            let name = recipient.map(|name| name.strip_prefix("functions.").unwrap_or(name));
+            let piece = CallPiece {
+                name: name.map(str::to_owned),
+                arguments: text.to_owned(),
+            };
+            add_piece(piece, parts);
+        }
+        HarmonyPart::Piece(..) => {}
         HarmonyPart::Call(recipient, body) if has_tools => {
             let name = recipient.strip_prefix("functions.").unwrap_or(recipient);
             parts.push(AnswerPart::Call(ToolCall {
@@ -156,11 +165,26 @@ fn harmony(
 }
 
 fn content(tools: &mut ToolParser, text: &str, parts: &mut Vec<AnswerPart>) {
-    // A character at a time, so that text and calls stay in their order.
-    for c in text.chars() {
-        let (text, calls) = tools.push(c.encode_utf8(&mut [0; 4]));
-        add_content(&text, parts);
-        parts.extend(calls.into_iter().map(AnswerPart::Call));
+    add_parts(tools.push(text), parts);
+}
+
+fn add_parts(found: Vec<ToolPart>, parts: &mut Vec<AnswerPart>) {
+    for part in found {
+        match part {
+            ToolPart::Text(text) => add_content(&text, parts),
+            ToolPart::Piece(piece) => add_piece(piece, parts),
+            ToolPart::Call(call) => parts.push(AnswerPart::Call(call)),
+        }
+    }
+}
+
+/// Adds a piece of a call to the one before it.
+fn add_piece(piece: CallPiece, parts: &mut Vec<AnswerPart>) {
+    match parts.last_mut() {
+        Some(AnswerPart::CallPiece(last)) if piece.name.is_none() => {
+            last.arguments.push_str(&piece.arguments);
+        }
+        _ => parts.push(AnswerPart::CallPiece(piece)),
     }
 }
 

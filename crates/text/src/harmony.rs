@@ -21,6 +21,8 @@ const MAX_HEADER: usize = 256;
 pub(crate) enum HarmonyPart<'t> {
     Reasoning(&'t str),
     Content(&'t str),
+    /// A piece of a call's body, the first one with its recipient.
+    Piece(Option<&'t str>, &'t str),
     /// A call's recipient and its whole body.
     Call(&'t str, &'t str),
 }
@@ -39,6 +41,8 @@ enum State {
 pub(crate) struct HarmonySplitter {
     state: State,
     held: String,
+    /// The number of bytes of a call's body, without the blanks before it, that were given as pieces.
+    given: usize,
 }
 
 impl HarmonySplitter {
@@ -46,6 +50,7 @@ impl HarmonySplitter {
         HarmonySplitter {
             state: State::Header,
             held: String::new(),
+            given: 0,
         }
     }
 
@@ -62,7 +67,14 @@ impl HarmonySplitter {
         let Some(mark) = MARKS.iter().find(|mark| self.held.ends_with(**mark)) else {
             let partial = MARKS.iter().map(|mark| partial_suffix(&self.held, mark));
             let certain = self.held.len() - partial.max().unwrap_or(0);
-            if !matches!(self.state, State::Call(_)) {
+            if let State::Call(recipient) = &self.state {
+                let body = self.held[..certain].trim();
+                if let Some(new) = body.get(self.given..).filter(|new| !new.is_empty()) {
+                    let name = (self.given == 0).then_some(&**recipient);
+                    show(HarmonyPart::Piece(name, new));
+                    self.given = body.len();
+                }
+            } else {
                 let text: String = self.held.drain(..certain).collect();
                 self.show(&text, show);
             }
@@ -92,9 +104,16 @@ impl HarmonySplitter {
         }
     }
 
-    fn show(&self, text: &str, show: &mut impl FnMut(HarmonyPart<'_>)) {
+    fn show(&mut self, text: &str, show: &mut impl FnMut(HarmonyPart<'_>)) {
+        let given = std::mem::take(&mut self.given);
         match &self.state {
-            State::Call(recipient) => show(HarmonyPart::Call(recipient, text.trim())),
+            State::Call(recipient) => {
+                let body = text.trim();
+                if let Some(new) = body.get(given..).filter(|new| given > 0 && !new.is_empty()) {
+                    show(HarmonyPart::Piece(None, new));
+                }
+                show(HarmonyPart::Call(recipient, body));
+            }
             _ if text.is_empty() => {}
             State::Reasoning => show(HarmonyPart::Reasoning(text)),
             State::Content => show(HarmonyPart::Content(text)),

@@ -53,6 +53,7 @@ mod encode;
 mod error;
 mod harmony;
 mod reasoning;
+mod reasoning_budget;
 mod token_bytes;
 mod tokenizer;
 pub mod tools;
@@ -65,6 +66,7 @@ pub use continuation::ChatContinuation;
 pub use encode::automaton::{Acceptance, WordAutomata, WordAutomaton};
 pub use error::TextError;
 pub use reasoning::{ReasoningFormat, ReasoningTags, keeping_variables};
+pub use reasoning_budget::{ReasoningBudget, ReasoningGuard};
 pub use tokenizer::{
     AlgorithmTables, EncodeOptions, MergeRow, Tokenizer, TokenizerTables, TrieEdge,
 };

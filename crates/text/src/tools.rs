@@ -3,6 +3,7 @@
 mod calls;
 mod literal;
 mod parser;
+mod stream;
 
 pub use parser::ToolParser;
 pub(crate) use parser::partial_suffix;
@@ -18,6 +19,26 @@ pub struct ToolCall {
     pub name: String,
     /// The arguments as JSON text.
     pub arguments: String,
+}
+
+/// A part of a call whose text is still coming. The arguments of a call's pieces are those of the call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallPiece {
+    /// The name of the tool, in the first piece of a call.
+    pub name: Option<String>,
+    /// What follows of the arguments.
+    pub arguments: String,
+}
+
+/// What a [`ToolParser`] finds in a text, in its order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolPart {
+    /// Text that is no part of a call.
+    Text(String),
+    /// A piece of a call that goes on.
+    Piece(CallPiece),
+    /// A complete call. Its pieces may have come before.
+    Call(ToolCall),
 }
 
 /// How a model writes tool calls.
@@ -256,13 +277,34 @@ mod tests {
 
     fn run(mut parser: ToolParser, pieces: &[&str]) -> (String, Vec<ToolCall>) {
         let (mut text, mut calls) = (String::new(), vec![]);
+        let mut parts = vec![];
         for piece in pieces {
-            let (shown, found) = parser.push(piece);
-            text.push_str(&shown);
-            calls.extend(found);
+            parts.extend(parser.push(piece));
         }
-        let (shown, found) = parser.finish();
-        (text + &shown, [calls, found].concat())
+        parts.extend(parser.finish());
+        let mut streamed: Option<ToolCall> = None;
+        for part in parts {
+            match part {
+                ToolPart::Text(shown) => text.push_str(&shown),
+                ToolPart::Piece(piece) => {
+                    if let Some(name) = piece.name {
+                        assert!(streamed.is_none(), "a call begins within another");
+                        streamed = Some(call(&name, ""));
+                    }
+                    let begun = streamed.as_mut().expect("the first piece has a name");
+                    begun.arguments.push_str(&piece.arguments);
+                }
+                ToolPart::Call(call) => {
+                    // The pieces of a call are the whole call.
+                    if let Some(streamed) = streamed.take() {
+                        assert_eq!(streamed, call);
+                    }
+                    calls.push(call);
+                }
+            }
+        }
+        assert!(streamed.is_none(), "a call does not end");
+        (text, calls)
     }
 
     fn call(name: &str, arguments: &str) -> ToolCall {
@@ -401,6 +443,123 @@ mod tests {
             let whole = run(ToolParser::new(&tools), &[&text]);
             let parts = run(ToolParser::new(&tools), &pieces);
             proptest::prop_assert_eq!(whole, parts);
+        }
+    }
+
+    /// The arguments that are there after a part of an answer, of a call that goes on.
+    fn begun(text: &str) -> Option<(String, String)> {
+        let parameters =
+            json!({ "properties": { "a": { "type": "string" }, "n": { "type": "integer" } } });
+        let mut parser = ToolParser::new(&[json!({ "name": "add", "parameters": parameters })]);
+        let mut begun: Option<(String, String)> = None;
+        for part in parser.push(text) {
+            match part {
+                ToolPart::Text(_) => {}
+                ToolPart::Piece(piece) => {
+                    if let Some(name) = piece.name {
+                        begun = Some((name, String::new()));
+                    }
+                    begun.as_mut().unwrap().1.push_str(&piece.arguments);
+                }
+                ToolPart::Call(_) => begun = None,
+            }
+        }
+        begun
+    }
+
+    #[test]
+    fn arguments_come_while_they_are_written() {
+        for (text, arguments) in [
+            (r#"<tool_call>{"name": "add", "arg"#, None),
+            (r#"<tool_call>{"name": "add", "arguments": "#, None),
+            (r#"<tool_call>{"name": "add", "arguments": {"#, Some("{")),
+            (
+                r#"<tool_call>{"name": "add", "arguments": {"a": "x y\" {"#,
+                Some(r#"{"a":"x y\" {"#),
+            ),
+            (
+                r#"{"name": "add", "parameters": {"a": [1, "#,
+                Some(r#"{"a":[1,"#),
+            ),
+            (
+                r#"<|tool_call|>[{"name": "add", "arguments": {"n": 1}}, {"name": "add", "arguments": {"n": 2"#,
+                Some(r#"{"n":2"#),
+            ),
+            ("<tool_call>\n<function=add>\n<para", None),
+            ("<tool_call>\n<function=add>\n<parameter=", Some("")),
+            (
+                "<tool_call>\n<function=add>\n<parameter=a>\nOne \"line\"\nand",
+                Some(r#"{"a":"One \"line\"\nand"#),
+            ),
+            (
+                "<tool_call>\n<function=add>\n<parameter=a>\nx\n</parameter",
+                Some(r#"{"a":"x"#),
+            ),
+            (
+                "<function=add>\n<parameter=a>\nx\n</parameter>\n<parameter=n>\n12",
+                Some(r#"{"a":"x","n":"#),
+            ),
+            // Another tool, arguments before the name, and another form.
+            (r#"<tool_call>{"name": "other", "arguments": {"a": 1"#, None),
+            (r#"<tool_call>{"arguments": {"a": 1}, "name": "ad"#, None),
+            ("<|tool_call>call:add{a:<|\"|>x", None),
+        ] {
+            let wanted = arguments.map(|text| ("add".to_owned(), text.to_owned()));
+            assert_eq!(begun(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_was_begun_stays_one() {
+        for (text, shown, calls) in [
+            // Cut in the arguments, and after them.
+            (
+                r#"<tool_call>{"name": "add", "arguments": {"a": "b"#,
+                "",
+                vec![call("add", r#"{"a":"b"#)],
+            ),
+            (
+                r#"<tool_call>{"name": "add", "arguments": {"a": 1}"#,
+                "",
+                vec![call("add", r#"{"a":1}"#)],
+            ),
+            // A line end in a string, and text behind the call.
+            (
+                "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \"b\nc\"}}</tool_call>",
+                "",
+                vec![call("add", r#"{"a":"b\nc"}"#)],
+            ),
+            (
+                r#"{"name": "add", "arguments": {"a": 1}} That is it."#,
+                "That is it.",
+                vec![call("add", r#"{"a":1}"#)],
+            ),
+            // The first call is streamed, the second is not.
+            (
+                r#"<tool_call>[{"name": "add", "arguments": {"a": 1}}, {"name": "find"}]</tool_call>"#,
+                "",
+                vec![call("add", r#"{"a":1}"#), call("find", "{}")],
+            ),
+        ] {
+            assert_eq!(parse(text), (shown.to_owned(), calls), "{text}");
+        }
+        // Parameters without ends, as the parser of whole texts reads them.
+        for (text, arguments) in [
+            (
+                "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx",
+                json!({ "a": 1, "b": "x" }),
+            ),
+            (
+                "<function=add>\n<parameter=a>\nx\n<parameter=b>\n[1, 2]\n</function>",
+                json!({ "a": "x", "b": [1, 2] }),
+            ),
+            ("<function=add>\n<parameter=a>\n", json!({ "a": "" })),
+        ] {
+            let calls = vec![call("add", &arguments.to_string())];
+            assert_eq!(parse(text), (String::new(), calls), "{text}");
+            let marked = format!("<tool_call>\n{text}\n</tool_call>");
+            let (shown, calls) = parse(&marked);
+            assert_eq!((&*shown, calls.len()), ("", 1), "{text}");
         }
     }
 

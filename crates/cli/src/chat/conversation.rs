@@ -87,7 +87,7 @@ impl Shown {
             AnswerPart::Reasoning(text) => Some(Shown::Reasoning(text)),
             AnswerPart::Content(text) => Some(Shown::Text(text)),
             // No tools are offered.
-            AnswerPart::Call(_) => None,
+            AnswerPart::CallPiece(_) | AnswerPart::Call(_) => None,
         }
     }
 }
@@ -470,6 +470,7 @@ impl<'a> Conversation<'a> {
         let mut parser = Some(self.conversations.parser(&prompt, constrained)?);
         let options = GenerateOptions {
             shown: self.conversations.marks()?,
+            reasoning: self.conversations.reasoning_budget(&prompt)?,
             ..self.options.clone()
         };
         let sequence = Sequence::new(seq, &new[..], &mut self.sampler, &options)

@@ -18,6 +18,8 @@ pub(crate) struct Architecture {
     pub(crate) recurrent: Option<RecurrentRow>,
     /// Queries come with a gate for the result of attention.
     pub(crate) output_gate: bool,
+    /// Keys and values are made from latent rows.
+    pub(crate) latent: bool,
     /// How experts are weighed in files that have some; `None` if the architecture has none.
     pub(crate) experts: Option<ExpertsRow>,
     /// Embeddings are normalised, and token-type embeddings may be added.
@@ -66,8 +68,12 @@ pub(crate) struct ExpertsRow {
     pub(crate) gate: ExpertGate,
     /// Scores of files that state none.
     pub(crate) scores: ExpertScores,
+    /// Scores of files that state none, and whose experts are chosen with biases.
+    pub(crate) biased_scores: ExpertScores,
     /// Whether all tokens use one more expert.
     pub(crate) shared: SharedExpert,
+    /// The layer also has a dense block; see [`ExpertsSpec`](crate::transformer::ExpertsSpec).
+    pub(crate) beside_dense: bool,
 }
 
 /// Whether all tokens use one more expert.
@@ -78,6 +84,8 @@ pub(crate) enum SharedExpert {
     Stated,
     /// Always; as wide as the dense block would be in files that state no width.
     Always,
+    /// As many routed experts in one as the file says.
+    Counted,
 }
 
 /// The kind of the recurrent layers, and how the file says which layers they are.
@@ -122,12 +130,15 @@ const LLAMA: Architecture = Architecture {
     parallel_without_ffn_norm: false,
     recurrent: None,
     output_gate: false,
+    latent: false,
     // Mixtral.
     experts: Some(ExpertsRow {
         normalise: true,
         gate: GATED_SILU,
         scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Never,
+        beside_dense: false,
     }),
     embedding_norm: false,
     // Files of this architecture have the rows of q and k reordered for it.
@@ -221,6 +232,14 @@ const GEMMA4: Architecture = Architecture {
     layer_scales: true,
     hidden_scale_layers: None,
     attention_scale: Some(1.0),
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: ExpertGate::Gated(Activation::GeluTanh),
+        scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
+        shared: SharedExpert::Never,
+        beside_dense: true,
+    }),
     ..GEMMA3
 };
 
@@ -266,7 +285,9 @@ const QWEN2MOE: Architecture = Architecture {
         normalise: false,
         gate: GATED_SILU,
         scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Always,
+        beside_dense: false,
     }),
     ..QWEN2
 };
@@ -285,7 +306,9 @@ const OLMOE: Architecture = Architecture {
         normalise: false,
         gate: GATED_SILU,
         scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Never,
+        beside_dense: false,
     }),
     ..DENSE
 };
@@ -308,7 +331,9 @@ const GPT_OSS: Architecture = Architecture {
             limit: 7.0,
         },
         scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Never,
+        beside_dense: false,
     }),
     ..DENSE
 };
@@ -342,7 +367,9 @@ const GRANITEMOE: Architecture = Architecture {
         normalise: true,
         gate: GATED_SILU,
         scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Stated,
+        beside_dense: false,
     }),
     ..GRANITE
 };
@@ -423,7 +450,9 @@ const LFM2MOE: Architecture = Architecture {
         normalise: true,
         gate: GATED_SILU,
         scores: ExpertScores::Sigmoid,
+        biased_scores: ExpertScores::Sigmoid,
         shared: SharedExpert::Never,
+        beside_dense: false,
     }),
     ..LFM2
 };
@@ -451,7 +480,9 @@ const QWEN35MOE: Architecture = Architecture {
         normalise: true,
         gate: GATED_SILU,
         scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Stated,
+        beside_dense: false,
     }),
     ..QWEN35
 };
@@ -462,6 +493,22 @@ const QWEN3NEXT: Architecture = Architecture {
         HeadSharing::Blocks,
     ))),
     ..QWEN35MOE
+};
+
+// DeepSeek 2 and 3, Kimi, GLM 4.7 Flash. Old files of the last state no scores.
+const DEEPSEEK2: Architecture = Architecture {
+    name: "deepseek2",
+    latent: true,
+    experts: Some(ExpertsRow {
+        normalise: false,
+        gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Sigmoid,
+        shared: SharedExpert::Counted,
+        beside_dense: false,
+    }),
+    mtp: true,
+    ..DENSE
 };
 
 const GRANITEHYBRID: Architecture = Architecture {
@@ -479,13 +526,127 @@ const NEMOTRON_H: Architecture = Architecture {
     ..DENSE
 };
 
-const ALL: [Architecture; 36] = [
+const SIGMOID_EXPERTS: ExpertsRow = ExpertsRow {
+    normalise: true,
+    gate: GATED_SILU,
+    scores: ExpertScores::Sigmoid,
+    biased_scores: ExpertScores::Sigmoid,
+    shared: SharedExpert::Counted,
+    beside_dense: false,
+};
+
+const GLM4MOE: Architecture = Architecture {
+    name: "glm4moe",
+    rope: Some(RopeLayout::Halves),
+    qk_norm: QkNorm::HeadIfPresent,
+    experts: Some(SIGMOID_EXPERTS),
+    mtp: true,
+    ..DENSE
+};
+
+const DOTS1: Architecture = Architecture {
+    name: "dots1",
+    experts: Some(SIGMOID_EXPERTS),
+    ..QWEN3
+};
+
+// Ling 2 and Ring 2.
+const BAILINGMOE2: Architecture = Architecture {
+    name: "bailingmoe2",
+    ..DOTS1
+};
+
+const MINIMAX_M2: Architecture = Architecture {
+    name: "minimax-m2",
+    rope: Some(RopeLayout::Halves),
+    qk_norm: QkNorm::Row,
+    experts: Some(ExpertsRow {
+        shared: SharedExpert::Never,
+        ..SIGMOID_EXPERTS
+    }),
+    ..DENSE
+};
+
+// The text decoders of Qwen3-VL: text has equal positions in all sections of a head.
+const QWEN3VL: Architecture = Architecture {
+    name: "qwen3vl",
+    ..QWEN3
+};
+
+const QWEN3VLMOE: Architecture = Architecture {
+    name: "qwen3vlmoe",
+    ..QWEN3MOE
+};
+
+const ERNIE4_5: Architecture = Architecture {
+    name: "ernie4_5",
+    ..DENSE
+};
+
+const ERNIE4_5_MOE: Architecture = Architecture {
+    name: "ernie4_5-moe",
+    experts: Some(ExpertsRow {
+        normalise: true,
+        gate: GATED_SILU,
+        scores: ExpertScores::Softmax,
+        biased_scores: ExpertScores::Softmax,
+        shared: SharedExpert::Stated,
+        beside_dense: false,
+    }),
+    ..ERNIE4_5
+};
+
+const SEED_OSS: Architecture = Architecture {
+    name: "seed_oss",
+    rope: Some(RopeLayout::Halves),
+    ..DENSE
+};
+
+const HUNYUAN_DENSE: Architecture = Architecture {
+    name: "hunyuan-dense",
+    rope: Some(RopeLayout::Halves),
+    qk_norm: QkNorm::RotatedHead,
+    ..DENSE
+};
+
+const HUNYUAN_MOE: Architecture = Architecture {
+    name: "hunyuan-moe",
+    experts: ERNIE4_5_MOE.experts,
+    ..HUNYUAN_DENSE
+};
+
+const ARCEE: Architecture = Architecture {
+    name: "arcee",
+    mlp: Mlp::PlainSquared(Activation::Relu),
+    ..DENSE
+};
+
+const EXAONE_MOE: Architecture = Architecture {
+    name: "exaone-moe",
+    norm_places: NormPlacement::Pre,
+    experts: Some(ExpertsRow {
+        shared: SharedExpert::Stated,
+        ..SIGMOID_EXPERTS
+    }),
+    ..EXAONE4
+};
+
+// Experts have no gate.
+const NEMOTRON_H_MOE: Architecture = Architecture {
+    name: "nemotron_h_moe",
+    experts: EXAONE_MOE.experts,
+    ..NEMOTRON_H
+};
+
+const ALL: [Architecture; 51] = [
     LLAMA,
     QWEN2,
     QWEN2VL,
     QWEN2MOE,
     QWEN3,
     QWEN3MOE,
+    QWEN3VL,
+    QWEN3VLMOE,
     QWEN3NEXT,
     QWEN35,
     QWEN35MOE,
@@ -502,11 +663,23 @@ const ALL: [Architecture; 36] = [
     SMOLLM3,
     OLMO2,
     GRANITE,
+    DEEPSEEK2,
     GLM4,
+    GLM4MOE,
+    DOTS1,
+    BAILINGMOE2,
+    MINIMAX_M2,
+    ERNIE4_5,
+    ERNIE4_5_MOE,
+    SEED_OSS,
+    HUNYUAN_DENSE,
+    HUNYUAN_MOE,
+    ARCEE,
     COMMAND_R,
     COHERE2,
     EXAONE,
     EXAONE4,
+    EXAONE_MOE,
     STARCODER2,
     FALCON,
     STABLELM,
@@ -514,6 +687,7 @@ const ALL: [Architecture; 36] = [
     LFM2MOE,
     MAMBA2,
     NEMOTRON_H,
+    NEMOTRON_H_MOE,
     BERT,
     NOMIC_BERT,
 ];

@@ -5,7 +5,7 @@ use super::error::GgufError;
 use super::metadata::Value;
 use super::spec::SpecReader;
 use crate::error::ImportError;
-use crate::transformer::{AttentionSpec, Mixer, ScanRule, ScanSpec};
+use crate::transformer::{AttentionSpec, LatentSpec, Mixer, ScanRule, ScanSpec};
 
 impl SpecReader<'_> {
     /// The mixer of each layer.
@@ -86,6 +86,38 @@ impl SpecReader<'_> {
             key_dim: keys.size("ssm.state_size")?,
             value_dim: inner / heads,
         })
+    }
+
+    /// The latent rows that keys and values are made from, with the width of those rows.
+    pub(super) fn latent(&self) -> Result<Option<(LatentSpec, usize)>, ImportError> {
+        if !self.architecture.latent {
+            return Ok(None);
+        }
+        let keys = &self.keys;
+        let rank = keys.size("attention.kv_lora_rank")?;
+        let rotated_dim = keys.size("rope.dimension_count")?;
+        // Files with one tensor for both matrices of a head state a head's sizes as those of the cached row.
+        let own = |of_heads: &str, plain: &str| match keys.optional_size(of_heads)? {
+            None => keys.size(plain),
+            Some(size) => Ok(size),
+        };
+        let key = "attention.key_length_mla";
+        let key_dim = own(key, "attention.key_length")?;
+        let plain_dim = key_dim.checked_sub(rotated_dim).filter(|dim| *dim > 0);
+        let plain_dim = plain_dim.ok_or_else(|| {
+            let reason = format!("is {key_dim}, and {rotated_dim} elements of a key are rotated");
+            ImportError::value(keys.name(key), reason)
+        })?;
+        let latent = LatentSpec {
+            query_rank: match keys.count("attention.q_lora_rank")? {
+                0 => None,
+                _ => keys.optional_size("attention.q_lora_rank")?,
+            },
+            plain_dim,
+            rotated_dim,
+            head_value_dim: own("attention.value_length_mla", "attention.value_length")?,
+        };
+        Ok(Some((latent, rank)))
     }
 
     /// The width of each layer's feed-forward block; 0 where it has none.

@@ -17,6 +17,7 @@ mod array;
 mod cursor;
 mod eagle3;
 mod error;
+mod experts;
 mod file;
 mod ggml_type;
 mod lower;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use super::architecture::{Architecture, LogitScale, RopeLayers, SharedExpert};
+use super::architecture::{Architecture, LogitScale, RopeLayers};
 use super::architecture_keys::Keys;
 use super::error::GgufError;
 use super::file::Gguf;
@@ -13,10 +13,9 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::ImportOptions;
 use crate::model_facts::Pooling;
 use crate::transformer::{
-    AttentionSpec, ContextMode, ExpertsSpec, KvSource, LayerSpec, Norm, NormKind, NormPlacement,
-    RopeScaling, RopeSpec, TransformerSpec, Weight, floats,
+    AttentionSpec, ContextMode, KvSource, LayerSpec, Norm, NormKind, NormPlacement, RopeScaling,
+    RopeSpec, TransformerSpec, Weight, floats,
 };
-use graph::ops::{ExpertGroups, ExpertScores};
 
 /// Tensor lookup that records which tensors were used.
 pub(super) struct TrackedTensors<'a> {
@@ -246,65 +245,6 @@ impl SpecReader<'_> {
         Ok(rows)
     }
 
-    /// The experts of each layer that has a router.
-    fn experts(&self, mlp_sizes: &[usize]) -> Result<Vec<Option<ExpertsSpec>>, ImportError> {
-        let (row, keys) = (self.architecture.experts, &self.keys);
-        let count = keys.count("expert_count")?;
-        if count == 0 {
-            return Ok(vec![None; mlp_sizes.len()]);
-        }
-        let Some(row) = row else {
-            let what = format!("a mixture of experts ({})", keys.name("expert_count"));
-            return Err(ImportError::unsupported(what));
-        };
-        let count = keys.size("expert_count")?;
-        let used = keys.size("expert_used_count")?;
-        let gating = keys.count("expert_gating_func")?;
-        let scores = match gating {
-            // 0 stands for the architecture's own function.
-            0 => row.scores,
-            1 => ExpertScores::Softmax,
-            2 => ExpertScores::Sigmoid,
-            _ => {
-                let what = format!("{} = {gating}", keys.name("expert_gating_func"));
-                return Err(ImportError::unsupported(what));
-            }
-        };
-        let normalise = keys.metadata.bool(&keys.name("expert_weights_norm"))?;
-        let groups = keys.optional_size("expert_group_count")?;
-        let groups = groups.filter(|groups| *groups > 1).map(|count| {
-            let used = keys.size("expert_group_used_count")?;
-            Ok::<_, ImportError>(ExpertGroups { count, used })
-        });
-        let groups = groups.transpose()?;
-        let size = keys.optional_size("expert_feed_forward_length")?;
-        let shared_size = match keys.count("expert_shared_feed_forward_length")? {
-            0 => None,
-            _ => keys.optional_size("expert_shared_feed_forward_length")?,
-        };
-        let scale = keys.positive_or_zero("expert_weights_scale")?;
-        let layer = |(i, mlp_size): (usize, &usize)| {
-            let router = format!("blk.{i}.ffn_gate_inp.weight");
-            self.source.file.tensor(&router)?;
-            Some(ExpertsSpec {
-                count,
-                used,
-                size: size.unwrap_or(*mlp_size),
-                shared_size: match row.shared {
-                    SharedExpert::Never => None,
-                    SharedExpert::Stated => shared_size,
-                    SharedExpert::Always => Some(shared_size.unwrap_or(*mlp_size)),
-                },
-                scores,
-                normalise: normalise.unwrap_or(row.normalise),
-                gate: row.gate,
-                scale: scale.unwrap_or(1.0),
-                groups,
-            })
-        };
-        Ok(mlp_sizes.iter().enumerate().map(layer).collect())
-    }
-
     /// Where layers normalise; a file may say that its blocks are parallel, and must then agree with its tensors.
     fn norm_places(&self) -> Result<NormPlacement, ImportError> {
         let row = &self.architecture;
@@ -374,6 +314,8 @@ impl SpecReader<'_> {
         let (softcap, _) = row.softcaps.unzip();
         let softcap = self.softcap("attn_logit_softcapping", softcap)?;
 
+        let latent = self.latent()?;
+
         let mut result = Vec::with_capacity(layers);
         let each = heads.into_iter().zip(kv_heads).zip(self.windows(layers)?);
         for (i, ((heads, kv_heads), window)) in each.enumerate() {
@@ -410,6 +352,22 @@ impl SpecReader<'_> {
                 true => share.max(1),
                 false => key_dim,
             };
+            if let Some((latent, rank)) = latent {
+                let key_dim = latent.plain_dim + latent.rotated_dim;
+                result.push(Some(AttentionSpec {
+                    heads,
+                    kv_heads: 1,
+                    key_dim: rank + latent.rotated_dim,
+                    value_dim: rank,
+                    window,
+                    scale: (f64::from(self.latent_score_growth()?) / (key_dim as f64).sqrt())
+                        as f32,
+                    softcap,
+                    output_gate: false,
+                    latent: Some(latent),
+                }));
+                continue;
+            }
             result.push(Some(AttentionSpec {
                 heads,
                 kv_heads,
@@ -419,6 +377,7 @@ impl SpecReader<'_> {
                 scale: scale.unwrap_or_else(|| (1.0 / (scaled_by as f64).sqrt()) as f32),
                 softcap,
                 output_gate: row.output_gate,
+                latent: None,
             }));
         }
         Ok(result)
@@ -627,7 +586,15 @@ impl SpecReader<'_> {
             ("linear", None, None, None) => RopeScaling::Linear {
                 factor: self.scaling_factor()?,
             },
-            ("yarn", None, None, None) => self.yarn(original()?)?,
+            ("yarn", None, None, None) => {
+                let yarn = self.yarn(original()?)?;
+                // Scores grow in the table's place.
+                let factor = match self.yarn_log_multiplier()? {
+                    Some(_) => (f64::from(attention_factor.unwrap_or(1.0)) / yarn.growth()) as f32,
+                    None => attention_factor.unwrap_or(1.0),
+                };
+                return Ok((yarn, factor));
+            }
             (kind, ..) => {
                 let name = keys.name("rope.scaling.type");
                 return Err(ImportError::unsupported(format!(
@@ -641,12 +608,16 @@ impl SpecReader<'_> {
     fn yarn(&self, original_context: usize) -> Result<RopeScaling, ImportError> {
         let keys = &self.keys;
         // Other values belong to architectures that also scale their scores.
+        let log = "rope.scaling.yarn_log_multiplier";
         let fixed = [
-            ("rope.scaling.yarn_log_multiplier", 0.0),
+            (log, 0.0),
             ("rope.scaling.yarn_ext_factor", 1.0),
             ("rope.scaling.yarn_attn_factor", 1.0),
         ];
         for (key, only) in fixed {
+            if key == log && self.architecture.latent {
+                continue;
+            }
             let name = keys.name(key);
             if let Some(value) = keys.metadata.f32(&name)?.filter(|value| *value != only) {
                 return Err(ImportError::unsupported(format!("{name} = {value}")));
@@ -661,6 +632,27 @@ impl SpecReader<'_> {
             beta_slow: slow.unwrap_or(1.0),
             whole_pairs: self.architecture.yarn_whole_pairs,
         })
+    }
+
+    /// How many tenths of the logarithm of YaRN's factor the scores of latent attention grow by, twice.
+    fn yarn_log_multiplier(&self) -> Result<Option<f32>, ImportError> {
+        match self.architecture.latent {
+            true => self
+                .keys
+                .positive_or_zero("rope.scaling.yarn_log_multiplier"),
+            false => Ok(None),
+        }
+    }
+
+    /// YaRN's factor on the scores of latent attention.
+    fn latent_score_growth(&self) -> Result<f32, ImportError> {
+        let yarn = self.keys.str("rope.scaling.type")? == Some("yarn");
+        let Some(multiplier) = self.yarn_log_multiplier()?.filter(|_| yarn) else {
+            return Ok(1.0);
+        };
+        // Files have a tenth of the model's number, which is the factor on a tenth of the logarithm.
+        let growth = 1.0 + multiplier * self.scaling_factor()?.max(1.0).ln();
+        Ok(growth * growth)
     }
 
     fn scaling_factor(&self) -> Result<f32, ImportError> {

@@ -22,6 +22,9 @@ impl TransformerBuilder<'_> {
         (layer, spec): (&LayerSpec, &AttentionSpec),
         normed: TensorId,
     ) -> Result<TensorId, ImportError> {
+        if let Some(latent) = spec.latent {
+            return self.latent_attention(prefix, index, (layer, spec, latent), normed);
+        }
         let gated = if spec.output_gate { 2 } else { 1 };
         let (q_rows, k_rows) = (
             gated * spec.heads * spec.key_dim,
@@ -137,8 +140,13 @@ impl TransformerBuilder<'_> {
         let mut x = self.heads(prefix, name, x, shape)?;
         match self.spec.qk_norm {
             QkNorm::Head => x = self.rms_norm(&norm, x, shape[1])?,
+            QkNorm::HeadIfPresent => {
+                if self.weights.optional(&format!("{norm}.weight")).is_some() {
+                    x = self.rms_norm(&norm, x, shape[1])?;
+                }
+            }
             QkNorm::LayerByHead => x = self.layer_norm_by_head(&norm, x, shape)?,
-            QkNorm::Row | QkNorm::None => {}
+            QkNorm::RotatedHead | QkNorm::Row | QkNorm::None => {}
         }
         if let Some(rope) = rope {
             let layout = self.spec.ropes[rope].layout;
@@ -149,7 +157,10 @@ impl TransformerBuilder<'_> {
                 &[x, table],
             )?;
         }
-        Ok(x)
+        match self.spec.qk_norm {
+            QkNorm::RotatedHead => self.rms_norm(&norm, x, shape[1]),
+            _ => Ok(x),
+        }
     }
 
     /// Layer norm of each head, multiplied by the head's own weight; `x` itself if the file has no weights of this name.
@@ -184,7 +195,7 @@ impl TransformerBuilder<'_> {
     }
 
     /// The table of a rotary embedding, one for all layers that share it.
-    fn rope_table(&mut self, index: usize) -> Result<TensorId, ImportError> {
+    pub(super) fn rope_table(&mut self, index: usize) -> Result<TensorId, ImportError> {
         if let Some(table) = self.tables[index] {
             return Ok(table);
         }

@@ -255,7 +255,7 @@ impl<'a> TransformerBuilder<'a> {
         };
         let names = [ffn_norm, "post_ffw_norm", "layer_output_norm"];
         self.residual(prefix, "ffn_residual", names, hidden, |this, x| {
-            this.feed_forward(prefix, layer, x)
+            this.feed_forward(prefix, layer, hidden, x)
         })
     }
 
@@ -292,7 +292,7 @@ impl<'a> TransformerBuilder<'a> {
         let attended = self.mix(prefix, index, layer, attention_input)?;
         let attended = self.scale_residual(&format!("{prefix}attn_residual.scaled"), attended)?;
         let sum = self.add(&format!("{prefix}attn_residual"), hidden, attended)?;
-        let mixed = self.feed_forward(prefix, layer, normed)?;
+        let mixed = self.feed_forward(prefix, layer, hidden, normed)?;
         let mixed = self.scale_residual(&format!("{prefix}ffn_residual.scaled"), mixed)?;
         self.add(&format!("{prefix}ffn_residual"), sum, mixed)
     }
@@ -358,11 +358,7 @@ impl<'a> TransformerBuilder<'a> {
                 let function = function.into();
                 let inner = self.node(&format!("{prefix}ffn_act"), Unary { function }, &[up])?;
                 match self.spec.mlp {
-                    Mlp::PlainSquared(_) => {
-                        let function = BinaryFunction::Mul;
-                        let name = format!("{prefix}ffn_act.squared");
-                        self.node(&name, Binary { function }, &[inner, inner])?
-                    }
+                    Mlp::PlainSquared(_) => self.squared(&format!("{prefix}ffn_act"), inner)?,
                     _ => inner,
                 }
             }
@@ -376,6 +372,12 @@ impl<'a> TransformerBuilder<'a> {
         };
         let down = self.projection(&format!("{prefix}ffn_down"), self.spec.hidden_size)?;
         self.linear(down, inner, bias)
+    }
+
+    /// The square of each element.
+    pub(super) fn squared(&mut self, name: &str, x: TensorId) -> Result<TensorId, ImportError> {
+        let function = BinaryFunction::Mul;
+        self.node(&format!("{name}.squared"), Binary { function }, &[x, x])
     }
 
     /// The final norm; models that normalise residual sums have none.

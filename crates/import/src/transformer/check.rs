@@ -39,6 +39,19 @@ pub(super) fn check(spec: &TransformerSpec) -> Result<(), ImportError> {
                     let reason = format!("cannot have {heads} and {kv_heads} heads of {dim}");
                     return Err(ImportError::value(what(), reason));
                 }
+                if let Some(latent) = attention.latent {
+                    let (plain, value) = (latent.plain_dim, latent.head_value_dim);
+                    let own = plain.checked_add(latent.rotated_dim);
+                    let rows = own.and_then(|own| own.checked_add(value));
+                    let rows = rows.and_then(|rows| rows.checked_mul(heads));
+                    let matrices = rows.and_then(|rows| rows.checked_mul(attention.key_dim));
+                    let whole = latent.rotated_dim + attention.value_dim == attention.key_dim;
+                    if !fits(&[matrices]) || !whole || kv_heads != 1 || attention.output_gate {
+                        let reason =
+                            format!("cannot attend to latent rows of this size: {latent:?}");
+                        return Err(ImportError::value(what(), reason));
+                    }
+                }
             }
             Mixer::ShortConv { taps } => {
                 if *taps < 2 || !fits(&[taps.checked_mul(3 * spec.hidden_size)]) {

@@ -22,6 +22,7 @@ mod build;
 mod check;
 mod eagle3;
 mod experts;
+mod latent;
 mod linear;
 mod mtp;
 mod per_layer_input;
@@ -35,8 +36,8 @@ pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
 pub(crate) use mtp::build_mtp;
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
-    AttentionSpec, Biases, ContextMode, ExpertsSpec, KvSource, LayerSpec, Mixer, Mlp, Norm,
-    NormKind, NormPlacement, QkNorm, ScanRule, ScanSpec, TransformerSpec,
+    AttentionSpec, Biases, ContextMode, ExpertsSpec, KvSource, LatentSpec, LayerSpec, Mixer, Mlp,
+    Norm, NormKind, NormPlacement, QkNorm, ScanRule, ScanSpec, TransformerSpec,
 };
 pub use weights::Weight;
 pub(crate) use weights::floats;

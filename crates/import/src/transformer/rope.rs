@@ -56,6 +56,16 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeScaling {
+    /// Factor on every cosine and sine that the scaling asks for.
+    pub fn growth(&self) -> f64 {
+        match self {
+            RopeScaling::Yarn { factor, .. } => 0.1 * f64::from(*factor).max(1.0).ln() + 1.0,
+            _ => 1.0,
+        }
+    }
+}
+
 impl RopeSpec {
     /// The angle a position adds, for each of the `dim / 2` pairs.
     pub fn frequencies(&self) -> Vec<f32> {
@@ -100,11 +110,7 @@ impl RopeSpec {
 
     /// Factor on every cosine and sine.
     pub fn magnitude(&self) -> f32 {
-        let growth = match self.scaling {
-            RopeScaling::Yarn { factor, .. } => 0.1 * f64::from(factor).max(1.0).ln() + 1.0,
-            _ => 1.0,
-        };
-        (f64::from(self.attention_factor) * growth) as f32
+        (f64::from(self.attention_factor) * self.scaling.growth()) as f32
     }
 
     /// `base^(2i/dim)`, rounded once: the power of two f32 numbers.

@@ -25,7 +25,7 @@ pub struct TransformerSpec {
     pub norm: Norm,
     /// Where the norms of a layer are.
     pub norm_places: NormPlacement,
-    /// How queries and keys are normalised before they are rotated.
+    /// How queries and keys are normalised.
     pub qk_norm: QkNorm,
     /// Value heads are RMS-normalised, without a weight.
     pub value_norm: bool,
@@ -234,6 +234,8 @@ pub struct ExpertsSpec {
     pub scale: f32,
     /// Groups that experts are chosen in.
     pub groups: Option<ExpertGroups>,
+    /// The layer also has a dense feed-forward block. Both have norms of their own, and the router has the residual stream.
+    pub beside_dense: bool,
 }
 
 /// Where the keys and values of a layer come from.
@@ -267,6 +269,24 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
     /// The projection of queries also has a gate for each element of the result.
     pub output_gate: bool,
+    /// Keys and values are made from a latent row, which is cached in their place.
+    pub latent: Option<LatentSpec>,
+}
+
+/// Attention whose keys and values are matrices of each head times one latent row of a token (MLA).
+///
+/// The matrices are applied to queries and to the result instead, so that all heads attend to one row: its key is the rotated part
+/// and the latent row, its value is the latent row. [`AttentionSpec`] has the sizes of that row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentSpec {
+    /// Width of the latent row that queries are made from; `None` if they are projections of the layer's input.
+    pub query_rank: Option<usize>,
+    /// Elements of a head's query that are not rotated.
+    pub plain_dim: usize,
+    /// Elements of the rotated part.
+    pub rotated_dim: usize,
+    /// Elements of a head's value.
+    pub head_value_dim: usize,
 }
 
 /// A normalisation of rows.
@@ -289,13 +309,17 @@ pub enum NormKind {
     LayerUnbiased,
 }
 
-/// How queries and keys are normalised before they are rotated.
+/// How queries and keys are normalised, before they are rotated if nothing else is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// Not at all.
     None,
     /// RMS norm of each head, with one weight for all heads.
     Head,
+    /// RMS norm of each head, if the file has the weights.
+    HeadIfPresent,
+    /// RMS norm of each head, after the rotation.
+    RotatedHead,
     /// RMS norm of all heads as one row.
     Row,
     /// Layer norm of each head, with a weight for each and without a bias, if the file has the weights.

@@ -5,7 +5,13 @@ use kvark::backend::Backend;
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::speculative::DraftSource;
 
-const MODELS: [&str; 3] = ["qwen35_mtp", "qwen35_mtp_agrees", "qwen3next_mtp"];
+const MODELS: [&str; 5] = [
+    "qwen35_mtp",
+    "qwen35_mtp_agrees",
+    "qwen3next_mtp",
+    "glm4moe_mtp",
+    "glm47_flash_mtp",
+];
 
 fn path(name: &str) -> std::path::PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/decoder");

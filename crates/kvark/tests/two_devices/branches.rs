@@ -21,7 +21,12 @@ const RECURRENT: [&str; 10] = [
     "qwen3next",
 ];
 
-const EXPERTS: [&str; 7] = [
+const EXPERTS: [&str; 12] = [
+    "deepseek2_lite",
+    "deepseek3",
+    "gemma4_moe",
+    "glm47_flash",
+    "glm4moe",
     "mixtral",
     "qwen2moe",
     "qwen3moe",

@@ -157,7 +157,11 @@ fn check_differences(what: &str, mut differences: Vec<f32>) {
     let is_one_of = |names: &[&str]| names.iter().any(|name| what.starts_with(name));
     let others = match differences.len() {
         rows if is_one_of(&["qwen3moe", "gpt_oss"]) => rows / 2,
-        rows if is_one_of(&["mixtral", "olmoe", "granitemoe"]) || what.contains("moe") => rows / 20,
+        rows if is_one_of(&["mixtral", "deepseek", "dots1", "glm47_flash", "minimax_m2"])
+            || what.contains("moe") =>
+        {
+            rows / 20
+        }
         _ => 0,
     };
     let judged = differences[differences.len() - 1 - others.min(differences.len() - 1)];

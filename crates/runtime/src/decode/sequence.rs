@@ -10,7 +10,7 @@ use backend::{LogitsMode, RowOutputs};
 use kv::SeqId;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
-use text::Tokenizer;
+use text::{ReasoningGuard, Tokenizer};
 
 /// A value that a sequence owns, or borrows from a caller who continues with it.
 pub enum Owned<'a, T> {
@@ -66,6 +66,8 @@ pub struct Sequence<'a> {
     pub(super) constraint: Option<ConstraintState>,
     logprobs: Option<usize>,
     pub(super) speculator: Option<Owned<'a, Speculator>>,
+    /// Bounds the reasoning of the answer.
+    reasoning: Option<ReasoningGuard>,
     deadline: Option<Instant>,
     /// Why it ended; `None` while it runs.
     pub(crate) finish: Option<FinishReason>,
@@ -97,6 +99,7 @@ impl<'a> Sequence<'a> {
             constraint: None,
             logprobs: None,
             speculator: None,
+            reasoning: options.reasoning.clone().map(ReasoningGuard::new),
             deadline: None,
             finish: None,
             computed: 0,
@@ -267,14 +270,20 @@ impl<'a> Sequence<'a> {
         tokenizer: Option<&Tokenizer>,
     ) -> Result<GeneratedToken, RuntimeError> {
         let mut complete = false;
-        let token = match &mut self.constraint {
-            None => self.sampler.sample_row(row, self.detokenizer.history()),
-            Some(constraint) => {
+        let guard = self.reasoning.as_mut().zip(tokenizer);
+        let forced = guard.and_then(|(guard, tokenizer)| guard.forced(tokenizer));
+        let token = match (&mut self.constraint, forced) {
+            (None, Some(token)) => token,
+            (None, None) => self.sampler.sample_row(row, self.detokenizer.history()),
+            (Some(constraint), _) => {
                 self.masked.clear();
                 self.masked.extend_from_slice(row.logits());
                 constraint.apply(&mut self.masked)?;
-                let history = self.detokenizer.history();
-                let token = self.sampler.sample(&self.masked, history);
+                let allowed = |token: &u32| self.masked[*token as usize] > f32::NEG_INFINITY;
+                let token = forced.filter(allowed).unwrap_or_else(|| {
+                    let history = self.detokenizer.history();
+                    self.sampler.sample(&self.masked, history)
+                });
                 // An end-of-generation token ends the text; it is not part of it.
                 if !tokenizer.is_some_and(|t| t.is_eog(token)) {
                     complete = constraint.accept(token)?;
@@ -282,6 +291,9 @@ impl<'a> Sequence<'a> {
                 token
             }
         };
+        if let Some((guard, tokenizer)) = self.reasoning.as_mut().zip(tokenizer) {
+            guard.push(tokenizer, token);
+        }
         let logprobs = self.logprobs;
         let logprobs = logprobs.map(|top| TokenLogprobs::new(row.logits(), token, top));
         self.detokenizer.push_logprobs(logprobs.clone());

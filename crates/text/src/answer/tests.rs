@@ -27,7 +27,22 @@ fn run(format: AnswerFormat, tools: &[Value], opened: &str, pieces: &[String]) -
     let mut parser = AnswerParser::new(format, tools);
     parser.begin_after(opened);
     let mut parts: Vec<AnswerPart> = vec![];
+    let mut streamed: Option<ToolCall> = None;
     let mut add = |part| match (parts.last_mut(), part) {
+        (_, AnswerPart::CallPiece(piece)) => {
+            let begun = streamed.get_or_insert_with(|| ToolCall {
+                name: piece.name.clone().expect("the first piece has a name"),
+                arguments: String::new(),
+            });
+            begun.arguments.push_str(&piece.arguments);
+        }
+        (_, AnswerPart::Call(call)) => {
+            // The pieces of a call are the whole call.
+            if let Some(streamed) = streamed.take() {
+                assert_eq!(streamed, call);
+            }
+            parts.push(AnswerPart::Call(call));
+        }
         (Some(AnswerPart::Reasoning(last)), AnswerPart::Reasoning(text))
         | (Some(AnswerPart::Content(last)), AnswerPart::Content(text)) => last.push_str(&text),
         (_, part) => parts.push(part),

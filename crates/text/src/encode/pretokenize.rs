@@ -21,6 +21,45 @@ const QWEN2: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
+/// Qwen 3.5: as Qwen 2, with marks among letters.
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+/// Ling 2: as Qwen 2, with line ends apart.
+const BAILING: &str = concat!(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]"
+);
+/// Seed: as Qwen 2, with line ends apart from symbols.
+const SEED: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
+);
+/// K-EXAONE: words with single spaces between them are one.
+const EXAONE_MOE: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]"
+);
+/// DeepSeek 3: letters with a symbol before them, after ideographs and groups of three digits.
+const DEEPSEEK3: &str = concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
+);
+const DEEPSEEK3_IDEOGRAPHS: &str = r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
+/// Mistral's Tekken: as GPT-4o, with single digits and without contractions.
+const TEKKEN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+);
+/// Kimi K2: as GPT-4o, with Han apart.
+const KIMI: &str = concat!(
+    r"\p{Han}+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
 /// GPT-4o: as Llama 3, but a change from small to large letters begins a word, and contractions end one.
 const GPT4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -50,6 +89,17 @@ const SIGNS: &str = r"[\p{P}$+<=>^~|]+";
 const FALCON_SIGNS: &str = r"[\p{P}$+<=>^~|`]+";
 const THREE_DIGITS: &str = "[0-9][0-9][0-9]";
 
+/// Names of Llama 3's pre-tokenizer that also take words that are tokens as they are, and begin prompts with BOS.
+const LLAMA3_NAMES: [&str; 7] = [
+    "llama-bpe",
+    "llama3",
+    "llama-v3",
+    "falcon3",
+    "falcon-h1",
+    "lfm2",
+    "pixtral",
+];
+
 /// The rule for text between two matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GapRule {
@@ -77,15 +127,28 @@ impl PreTokenizer {
     pub(crate) fn new(name: &str) -> Result<Self, TextError> {
         use GapRule::{SplitLastSpace, Whole};
         let stages: &[(&str, GapRule)] = match name {
-            "gpt-2" | "mpt" | "olmo" | "phi-2" | "exaone4" => &[(GPT2, SplitLastSpace)],
+            "gpt-2" | "mpt" | "olmo" | "phi-2" | "exaone4" | "gigachat" | "a.x-4.0"
+            | "trillion" | "granite-docling" | "mellum" => &[(GPT2, SplitLastSpace)],
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" => {
                 &[(r"\p{N}", Whole), (GPT2, SplitLastSpace)]
             }
-            "llama-bpe" | "llama3" | "llama-v3" | "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" => {
-                &[(LLAMA3, SplitLastSpace)]
+            "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" | "glm5" => &[(LLAMA3, SplitLastSpace)],
+            name if LLAMA3_NAMES.contains(&name) => &[(LLAMA3, SplitLastSpace)],
+            "gpt-4o" | "llama4" | "kanana2" | "minimax-m2" => &[(GPT4O, SplitLastSpace)],
+            "tekken" => &[(TEKKEN, SplitLastSpace)],
+            "kimi-k2" => &[(KIMI, SplitLastSpace)],
+            "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "hunyuan" | "solar-open" | "megrez" => {
+                &[(QWEN2, SplitLastSpace)]
             }
-            "gpt-4o" => &[(GPT4O, SplitLastSpace)],
-            "qwen2" | "deepseek-r1-qwen" | "stablelm2" => &[(QWEN2, SplitLastSpace)],
+            "qwen35" => &[(QWEN35, SplitLastSpace)],
+            "bailingmoe" | "bailingmoe2" | "llada-moe" => &[(BAILING, SplitLastSpace)],
+            "seed-coder" => &[(SEED, SplitLastSpace)],
+            "exaone-moe" => &[(EXAONE_MOE, SplitLastSpace)],
+            "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => &[
+                (r"\p{N}{1,3}", Whole),
+                (DEEPSEEK3_IDEOGRAPHS, Whole),
+                (DEEPSEEK3, SplitLastSpace),
+            ],
             "deepseek-llm" => &[
                 (r"[\r\n]", Whole),
                 (DEEPSEEK_LETTERS, Whole),
@@ -117,10 +180,10 @@ impl PreTokenizer {
         let compile = |&(pattern, gap): &(&str, GapRule)| {
             (Regex::new(pattern).expect("a pattern of ours"), gap)
         };
-        let llama = matches!(name, "llama-bpe" | "llama3" | "llama-v3");
+        let llama = LLAMA3_NAMES.contains(&name) || name == "tekken";
         Ok(Self {
             stages: stages.iter().map(compile).collect(),
-            ignore_merges: llama || name == "glm4",
+            ignore_merges: llama || name == "glm4" || name == "glm5",
             adds_bos: llama,
         })
     }
@@ -201,7 +264,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 19] = [
+        "tekken",
+        "kimi-k2",
+        "qwen35",
+        "bailingmoe2",
+        "seed-coder",
+        "exaone-moe",
+        "deepseek-v3",
         "gpt-2",
         "gpt-4o",
         "smollm",

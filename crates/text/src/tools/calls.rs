@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 pub(super) const FUNCTION: &str = "<function=";
 pub(super) const FUNCTION_END: &str = "</function>";
-const PARAMETER: &str = "<parameter=";
-const PARAMETER_END: &str = "</parameter>";
+pub(super) const PARAMETER: &str = "<parameter=";
+pub(super) const PARAMETER_END: &str = "</parameter>";
 
 /// The keys that an object of a call begins with.
 const FIRST_KEYS: [&str; 6] = ["name", "function", "arguments", "parameters", "type", "id"];
@@ -29,10 +29,32 @@ impl OfferedTools {
         self.0.is_empty()
     }
 
+    /// Whether a tool has this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
+    /// The schema of a tool's parameter.
+    fn parameter(&self, tool: &str, key: &str) -> &Value {
+        let schema = self.0.iter().find(|(known, _)| known == tool);
+        schema.map_or(&Value::Null, |(_, schema)| &schema["properties"][key])
+    }
+
+    /// Whether a parameter can only be text.
+    pub(super) fn is_text(&self, tool: &str, key: &str) -> bool {
+        let mut types = vec![];
+        types_of(self.parameter(tool, key), &mut types);
+        !types.is_empty() && types.iter().all(|name| name == "string")
+    }
+
+    /// The value of a parameter that is written as this text.
+    pub(super) fn value(&self, tool: &str, key: &str, text: &str) -> Value {
+        typed(text, self.parameter(tool, key))
+    }
+
     /// Whether there are calls, and all name offered tools.
     pub(super) fn know(&self, calls: &[ToolCall]) -> bool {
-        let known = |call: &ToolCall| self.0.iter().any(|(name, _)| *name == call.name);
-        !calls.is_empty() && calls.iter().all(known)
+        !calls.is_empty() && calls.iter().all(|call| self.has(&call.name))
     }
 
     /// The calls in a text, in any of the forms.
@@ -56,8 +78,6 @@ impl OfferedTools {
         while !rest.is_empty() {
             let (name, body) = rest.strip_prefix(FUNCTION)?.split_once('>')?;
             let name = name.trim().trim_matches('"');
-            let schema = self.0.iter().find(|(known, _)| known == name);
-            let schema = schema.map_or(&Value::Null, |(_, schema)| schema);
             let mut arguments = Map::new();
             rest = body.trim_start();
             if rest.starts_with('{') {
@@ -74,7 +94,7 @@ impl OfferedTools {
                 let (value, after) = value_and_rest(value);
                 let value = value.strip_prefix('\n').unwrap_or(value);
                 let value = value.strip_suffix('\n').unwrap_or(value);
-                let value = typed(value, &schema["properties"][key]);
+                let value = self.value(name, key, value);
                 arguments.insert(key.to_owned(), value);
                 rest = after.trim_start();
             }

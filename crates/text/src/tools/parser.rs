@@ -1,7 +1,8 @@
 //! `ToolParser`: separates the text of an answer from its tool calls.
 
 use super::calls::{self, OfferedTools};
-use super::{CLOSE, GRANITE_OPEN, LFM_CLOSE, LFM_OPEN, OPEN, ToolCall};
+use super::stream::CallStream;
+use super::{CLOSE, GRANITE_OPEN, LFM_CLOSE, LFM_OPEN, OPEN, ToolCall, ToolPart};
 use serde_json::Value;
 
 /// The marks around calls. Models are tolerant of each other's: all are looked for. A call without a closing mark goes to
@@ -22,6 +23,9 @@ const FENCE_NAMES: [&str; 3] = ["json", "tool_call", ""];
 pub struct ToolParser {
     tools: OfferedTools,
     state: State,
+    /// The arguments of the calls in `held`, of which it knows the first `followed` bytes.
+    stream: CallStream,
+    followed: usize,
     /// Text that may be a part of a call.
     held: String,
     /// Whether text was shown.
@@ -50,6 +54,8 @@ impl ToolParser {
         ToolParser {
             tools: OfferedTools::new(tools),
             state: State::Text,
+            stream: CallStream::new(),
+            followed: 0,
             held: String::new(),
             shown: false,
             line_ended: true,
@@ -57,40 +63,92 @@ impl ToolParser {
         }
     }
 
-    /// Appends text. Returns what is certainly not part of a call, and the calls that are complete.
-    pub fn push(&mut self, text: &str) -> (String, Vec<ToolCall>) {
-        let (mut shown, mut calls) = (String::new(), vec![]);
+    /// Appends text. Returns the text that is certainly not part of a call, the calls that are complete, and pieces of one that is
+    /// certainly a call.
+    pub fn push(&mut self, text: &str) -> Vec<ToolPart> {
         if self.tools.is_empty() {
-            return (text.to_owned(), calls);
+            return Vec::from_iter((!text.is_empty()).then(|| ToolPart::Text(text.to_owned())));
         }
-        text.chars()
-            .for_each(|c| self.step(c, &mut shown, &mut calls));
-        (shown, calls)
+        let mut out = vec![];
+        text.chars().for_each(|c| self.step(c, &mut out));
+        out
     }
 
-    fn step(&mut self, c: char, shown: &mut String, calls: &mut Vec<ToolCall>) {
+    fn step(&mut self, c: char, out: &mut Vec<ToolPart>) {
         self.held.push(c);
         match self.state {
-            State::Text => self.text(shown, calls),
+            State::Text => self.text(out),
             State::Marked(index) => {
                 let (open, close) = MARKS[index];
                 if close.is_empty() || !self.held.ends_with(close) {
+                    self.follow(close, out);
                     return;
                 }
                 let held = std::mem::take(&mut self.held);
                 self.state = State::Text;
-                match self.marked(open, &held[..held.len() - close.len()]) {
-                    Some(found) => calls.extend(found),
-                    None => self.show(&format!("{open}{held}"), shown),
+                let body = &held[..held.len() - close.len()];
+                let found = self.marked(open, body);
+                // The marks around one function belong to its text.
+                let whole = match open == calls::FUNCTION {
+                    true => &held,
+                    false => body,
+                };
+                if !self.end_stream(whole, found.as_deref(), out) {
+                    match found {
+                        Some(found) => out.extend(found.into_iter().map(ToolPart::Call)),
+                        None => self.show(&format!("{open}{held}"), out),
+                    }
                 }
             }
             State::Json => {
-                if !calls::may_be_calls(&self.held) {
-                    self.show_held(shown);
+                if !self.stream.has_begun() && !calls::may_be_calls(&self.held) {
+                    return self.show_held(out);
+                }
+                self.follow("", out);
+            }
+            State::Fence => self.fence(out),
+        }
+    }
+
+    /// Gives the state's text to the stream, as far as it is certainly no part of the closing mark.
+    fn follow(&mut self, close: &str, out: &mut Vec<ToolPart>) {
+        let certain = self.held.len() - partial_suffix(&self.held, close);
+        let Some(new) = self.held.get(self.followed..certain) else {
+            return;
+        };
+        new.chars()
+            .for_each(|c| self.stream.push(c, &self.tools, out));
+        self.followed = certain;
+    }
+
+    /// Ends the stream of the calls in `body`. If it has begun a call, its calls stand, and of the calls that the whole text has, those
+    /// after them follow. Returns false if it has begun none.
+    fn end_stream(
+        &mut self,
+        body: &str,
+        found: Option<&[ToolCall]>,
+        out: &mut Vec<ToolPart>,
+    ) -> bool {
+        let mut stream = std::mem::replace(&mut self.stream, CallStream::new());
+        let followed = std::mem::take(&mut self.followed);
+        let new = body.get(followed..).unwrap_or_default();
+        new.chars().for_each(|c| stream.push(c, &self.tools, out));
+        if !stream.has_begun() {
+            return false;
+        }
+        let (count, rest) = stream.finish(&self.tools, out);
+        match found {
+            Some(found) => out.extend(found.iter().skip(count).cloned().map(ToolPart::Call)),
+            None => {
+                let ends = |c: char| "{}[],; \n\r\t".contains(c);
+                let rest = rest.trim_matches(ends);
+                if !rest.is_empty() {
+                    self.show(rest, out);
                 }
             }
-            State::Fence => self.fence(shown, calls),
         }
+        self.called = true;
+        true
     }
 
     /// The calls between marks.
@@ -101,7 +159,7 @@ impl ToolParser {
         }
     }
 
-    fn text(&mut self, shown: &mut String, calls: &mut Vec<ToolCall>) {
+    fn text(&mut self, out: &mut Vec<ToolPart>) {
         let begun = self.held.trim_start();
         if begun.is_empty() {
             return;
@@ -110,10 +168,16 @@ impl ToolParser {
             // Blanks before a mark are not shown.
             self.held.clear();
             (self.state, self.called) = (State::Marked(index), true);
+            self.follow_new();
+            if MARKS[index].0 == calls::FUNCTION {
+                let mark = calls::FUNCTION.chars();
+                mark.for_each(|c| self.stream.push(c, &self.tools, out));
+            }
             return;
         }
         if !self.shown && begun.starts_with(['{', '[']) {
             self.state = State::Json;
+            self.follow_new();
             return;
         }
         let blanks = &self.held[..self.held.len() - begun.len()];
@@ -130,58 +194,67 @@ impl ToolParser {
         let first = begun.chars().next().map_or(0, char::len_utf8);
         let end = blanks.len() + first;
         let text: String = self.held.drain(..end).collect();
-        self.show(&text, shown);
+        self.show(&text, out);
         let rest = std::mem::take(&mut self.held);
         for c in rest.chars() {
-            self.step(c, shown, calls);
+            self.step(c, out);
         }
     }
 
+    /// Begins to follow calls.
+    fn follow_new(&mut self) {
+        (self.stream, self.followed) = (CallStream::new(), 0);
+    }
+
     /// `held` begins with a fence.
-    fn fence(&mut self, shown: &mut String, calls: &mut Vec<ToolCall>) {
+    fn fence(&mut self, out: &mut Vec<ToolPart>) {
         let begun = self.held.trim_start();
         let rest = &begun[FENCE.len()..];
         let Some((name, body)) = rest.split_once('\n') else {
             let name = rest.trim();
             if !FENCE_NAMES.iter().any(|known| known.starts_with(name)) {
-                self.show_held(shown);
+                self.show_held(out);
             }
             return;
         };
         if !FENCE_NAMES.contains(&name.trim()) || !calls::may_be_calls(body) {
-            return self.show_held(shown);
+            return self.show_held(out);
         }
         let Some(body) = body.strip_suffix(FENCE) else {
             return;
         };
         match self.tools.parse_known(body) {
             Some(found) => {
-                calls.extend(found);
+                out.extend(found.into_iter().map(ToolPart::Call));
                 (self.state, self.called) = (State::Text, true);
                 self.held.clear();
             }
-            None => self.show_held(shown),
+            None => self.show_held(out),
         }
     }
 
-    fn show_held(&mut self, shown: &mut String) {
+    fn show_held(&mut self, out: &mut Vec<ToolPart>) {
         self.state = State::Text;
         let held = std::mem::take(&mut self.held);
-        self.show(&held, shown);
+        self.show(&held, out);
     }
 
-    fn show(&mut self, text: &str, shown: &mut String) {
+    fn show(&mut self, text: &str, out: &mut Vec<ToolPart>) {
         self.shown |= !text.trim().is_empty();
         self.line_ended = text.ends_with('\n');
-        shown.push_str(text);
+        match out.last_mut() {
+            Some(ToolPart::Text(last)) => last.push_str(text),
+            _ => out.push(ToolPart::Text(text.to_owned())),
+        }
     }
 
     /// Ends the answer. Returns the remaining text and calls.
-    pub fn finish(mut self) -> (String, Vec<ToolCall>) {
+    pub fn finish(mut self) -> Vec<ToolPart> {
+        let mut out = vec![];
         let held = std::mem::take(&mut self.held);
         let blank = held.trim().is_empty();
         let found = match self.state {
-            State::Text if blank && self.called => return (String::new(), vec![]),
+            State::Text if blank && self.called => return out,
             State::Text => None,
             // An answer may end without the closing mark, for example where its first token ends the generation.
             State::Marked(index) => {
@@ -194,11 +267,19 @@ impl ToolParser {
                 body.and_then(|(_, body)| self.tools.parse_known(body))
             }
         };
-        match (found, self.state) {
-            (Some(calls), _) => (String::new(), calls),
-            (None, State::Marked(index)) => (format!("{}{held}", MARKS[index].0), vec![]),
-            (None, _) => (held, vec![]),
+        let streams = matches!(self.state, State::Marked(_) | State::Json);
+        if streams && self.end_stream(&held, found.as_deref(), &mut out) {
+            return out;
         }
+        match (found, self.state) {
+            (Some(calls), _) => out.extend(calls.into_iter().map(ToolPart::Call)),
+            (None, State::Marked(index)) => {
+                self.show(&format!("{}{held}", MARKS[index].0), &mut out);
+            }
+            (None, _) if held.is_empty() => {}
+            (None, _) => self.show(&held, &mut out),
+        }
+        out
     }
 }
 

@@ -54,6 +54,38 @@ GPT4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{LARGE}*{SMALL}+{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{LARGE}+{SMALL}*{CONTRACTION}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN2 = LLAMA3.replace("{1,3}", "")
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+SEED = (
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}"
+    "| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+)
+EXAONE_MOE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+DEEPSEEK3 = (
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+)
+TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{LARGE}*{SMALL}+|[^\r\n\p{{L}}\p{{N}}]?{LARGE}+{SMALL}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+NOT_HAN = r"&&[^\p{Han}]]"
+KIMI_LARGE, KIMI_SMALL = LARGE[:-1] + NOT_HAN, SMALL[:-1] + NOT_HAN
+KIMI = (
+    r"[\p{Han}]+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{KIMI_LARGE}*{KIMI_SMALL}+{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?{KIMI_LARGE}+{KIMI_SMALL}*{CONTRACTION}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 IDEOGRAPHS = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 DEFINITIONS = {
     "gpt-2": [words],
@@ -63,7 +95,19 @@ DEFINITIONS = {
     "mpt": [words],
     "llama-bpe": [split(LLAMA3), spelling],
     "gpt-4o": [split(GPT4O), spelling],
-    "qwen2": [split(LLAMA3.replace("{1,3}", "")), spelling],
+    "tekken": [split(TEKKEN), spelling],
+    "kimi-k2": [split(KIMI), spelling],
+    "qwen2": [split(QWEN2), spelling],
+    "qwen35": [split(QWEN35), spelling],
+    "bailingmoe2": [split(BAILING), spelling],
+    "seed-coder": [split(SEED), spelling],
+    "exaone-moe": [split(EXAONE_MOE), spelling],
+    "deepseek-v3": [
+        split(r"\p{N}{1,3}"),
+        split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+        split(DEEPSEEK3),
+        spelling,
+    ],
     "deepseek-coder": [
         split(r"[\r\n]"),
         split(r"\s?\p{L}+"),

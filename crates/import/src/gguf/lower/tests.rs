@@ -186,6 +186,107 @@ fn windows_follow_their_pattern() {
     }
 }
 
+/// A layer that attends to latent rows of 6: two heads of 3 elements and 2 rotated ones, with values of 5.
+fn latent_model() -> Model {
+    let mut model = Model {
+        architecture: "deepseek2",
+        ..Model::llama()
+    };
+    for (key, value) in [
+        ("attention.head_count_kv", 1),
+        ("attention.kv_lora_rank", 6),
+        ("attention.key_length", 8),
+        ("attention.value_length", 6),
+        ("attention.key_length_mla", 5),
+        ("attention.value_length_mla", 5),
+        ("rope.dimension_count", 2),
+    ] {
+        model.set(key, Value::U32(value));
+    }
+    model.remove("blk.0.attn_k.weight");
+    model.remove("blk.0.attn_v.weight");
+    for (name, shape) in [
+        ("blk.0.attn_q.weight", &[10, 8][..]),
+        ("blk.0.attn_kv_a_mqa.weight", &[8, 8]),
+        ("blk.0.attn_kv_a_norm.weight", &[6]),
+        ("blk.0.attn_k_b.weight", &[2, 6, 3]),
+        ("blk.0.attn_v_b.weight", &[2, 5, 6]),
+        ("blk.0.attn_output.weight", &[8, 10]),
+    ] {
+        model.add(name, shape);
+    }
+    model
+}
+
+#[test]
+fn heads_attend_to_one_latent_row() {
+    let artifact = latent_model().import().unwrap();
+    let cache = kv::LayerConfig {
+        kv_heads: 1,
+        key_dim: 8,
+        value_dim: 6,
+        window: None,
+    };
+    assert_eq!(artifact.facts.caches, [cache]);
+    let text = artifact.methods[0].graph.to_string();
+    for line in [
+        "blk.0.attn_k_b.1: f32[T, 6] = linear(blk.0.attn_k_b.1.x, blk.0.attn_k_b.1.weight)",
+        "blk.0.attn_q.rotated: f32[T, 2, 8] = rope(blk.0.attn_q.latent, rope)",
+        "blk.0.attn: f32[T, 2, 6] = update_and_attend(blk.0.attn_q.rotated, blk.0.attn_k.rotated, blk.0.attn_v.heads, position)",
+        "blk.0.attn_v_b: f32[T, 10] = concat(blk.0.attn_v_b.0, blk.0.attn_v_b.1)",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    // Keys of older files are those of heads, and both matrices of a head are one tensor.
+    let mut joined = latent_model();
+    joined.set("attention.head_count_kv", Value::U32(2));
+    joined.set("attention.key_length", Value::U32(5));
+    joined.set("attention.value_length", Value::U32(5));
+    for name in ["attn_k_b", "attn_v_b"] {
+        joined.remove(&format!("blk.0.{name}.weight"));
+    }
+    joined.keys.retain(|(key, _)| !key.ends_with("_mla"));
+    joined.add("blk.0.attn_kv_b.weight", &[16, 6]);
+    assert_eq!(joined.text(), text);
+}
+
+#[test]
+fn wrong_latent_files_are_named() {
+    let table: &[(Damage, &str)] = &[
+        (
+            |m| m.keys.retain(|(key, _)| *key != "attention.kv_lora_rank"),
+            "deepseek2.attention.kv_lora_rank",
+        ),
+        (
+            |m| m.set("attention.key_length_mla", Value::U32(2)),
+            "2 elements of a key are rotated",
+        ),
+        (
+            |m| m.add("blk.0.attn_k_b.weight", &[2, 3, 6]),
+            "tensor blk.0.attn_k_b.weight has shape [2, 3, 6], must have [2, 6, 3]",
+        ),
+        (
+            |m| m.remove("blk.0.attn_v_b.weight"),
+            "blk.0.attn_v_b.weight",
+        ),
+        (
+            |m| {
+                m.set("expert_count", Value::U32(4));
+                m.set("expert_used_count", Value::U32(2));
+                m.set("expert_group_count", Value::U32(2));
+                m.set("expert_group_used_count", Value::U32(1));
+            },
+            "deepseek2.expert_group_count of experts with softmax",
+        ),
+    ];
+    for (damage, part) in table {
+        let mut model = latent_model();
+        damage(&mut model);
+        let error = model.import().unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 type Damage = fn(&mut Model);
 
 #[test]
@@ -195,8 +296,10 @@ fn every_wrong_key_is_named() {
             |m| m.architecture = "mamba",
             K::UnknownArchitecture,
             "architecture \"mamba\" is not supported; supported architectures are llama, qwen2, qwen2vl, qwen2moe, \
-             qwen3, qwen3moe, qwen3next, qwen35, qwen35moe, olmoe, granitemoe, granitehybrid, gpt-oss, gemma, gemma2, gemma3, gemma4, phi3, gpt2, smollm3, olmo2, \
-             granite, glm4, command-r, cohere2, exaone, exaone4, starcoder2, falcon, stablelm, lfm2, lfm2moe, mamba2, nemotron_h, bert, nomic-bert",
+             qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen3next, qwen35, qwen35moe, olmoe, granitemoe, granitehybrid, gpt-oss, gemma, gemma2, gemma3, gemma4, phi3, gpt2, smollm3, olmo2, \
+             granite, deepseek2, glm4, glm4moe, dots1, bailingmoe2, minimax-m2, ernie4_5, ernie4_5-moe, seed_oss, hunyuan-dense, hunyuan-moe, \
+             arcee, command-r, cohere2, exaone, exaone4, exaone-moe, starcoder2, falcon, stablelm, lfm2, lfm2moe, mamba2, nemotron_h, \
+             nemotron_h_moe, bert, nomic-bert",
         ),
         (
             |m| m.keys.retain(|(k, _)| *k != "block_count"),
