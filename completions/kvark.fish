@@ -102,6 +102,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -197,6 +198,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -283,6 +285,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -337,6 +340,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -413,6 +417,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -527,6 +532,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The devi
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'

@@ -84,6 +84,9 @@ pub struct CompileOptions {
     pub record_all: bool,
     /// How exactly quantised weights are multiplied.
     pub precision: Precision,
+    /// The most bytes of routed experts' weights that are in memory at a time; `None` for all of them. Experts that a step uses and
+    /// that are not in memory are read from the model's file or from the file of packed weights.
+    pub expert_budget: Option<usize>,
     /// A folder for files of packed weights. The next process maps them instead of packing the weights again.
     pub packed_folder: Option<PathBuf>,
     /// Reports loading progress and can cancel it.
@@ -157,6 +160,7 @@ pub trait Backend: Send + Sync {
             arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
             packed: vec![],
             mapped: vec![],
+            experts: None,
             kv: request.kv_layout(),
         })
     }
@@ -207,8 +211,22 @@ pub struct Footprint {
     pub packed: Vec<(TensorId, usize)>,
     /// Bytes of weights that stay resident where their file is mapped. All of a weight's bytes, if it is not listed.
     pub mapped: Vec<(TensorId, usize)>,
+    /// Routed experts that can be held in part; `None` if the graph has none, or the backend holds all of them.
+    pub experts: Option<ExpertFootprint>,
     /// The layout of the full cache.
     pub kv: KvLayout,
+}
+
+/// The memory of a graph's routed experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertFootprint {
+    /// Bytes of all of them.
+    pub all: usize,
+    /// The smallest budget: the experts of one token in one layer of each size.
+    pub minimum: usize,
+    /// Bytes that are held under the options' budget, which are not in [`Footprint::packed`] and [`Footprint::mapped`]; `None` if all
+    /// experts are held, which are in them.
+    pub held: Option<usize>,
 }
 
 /// The plan of a step and the cache bytes that it works on.

@@ -122,6 +122,7 @@ impl Backend for Cuda {
             arena,
             packed: packed.into_iter().collect(),
             mapped: vec![],
+            experts: None,
             kv: request.kv_layout(),
         })
     }
