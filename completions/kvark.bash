@@ -169,7 +169,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -307,6 +307,10 @@ _kvark() {
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --executor)
                     COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
                     return 0
@@ -323,7 +327,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --reasoning --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --reasoning --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -483,6 +487,10 @@ _kvark() {
                     ;;
                 --device)
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
+                    return 0
+                    ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --executor)
@@ -1323,7 +1331,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__plan)
-            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --md --model-draft --state-budget --expert-budget --mem-limit --map --svg --json --help"
+            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --cpu-moe --n-cpu-moe --md --model-draft --state-budget --expert-budget --mem-limit --map --svg --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1391,6 +1399,10 @@ _kvark() {
                     ;;
                 --device)
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
+                    return 0
+                    ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --model-draft)
@@ -1483,7 +1495,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__run)
-            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --reasoning --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --reasoning --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1673,6 +1685,10 @@ _kvark() {
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --executor)
                     COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
                     return 0
@@ -1793,7 +1809,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__score)
-            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --compare-precision --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --compare-precision --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1903,6 +1919,10 @@ _kvark() {
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
                     return 0
                     ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --executor)
                     COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
                     return 0
@@ -1919,7 +1939,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -2071,6 +2091,10 @@ _kvark() {
                     ;;
                 --device)
                     COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
+                    return 0
+                    ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --executor)

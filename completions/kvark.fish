@@ -115,6 +115,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -149,6 +150,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -s q -l quiet -d 'Print
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -211,6 +213,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -242,6 +245,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s q -l quiet -d 'Prin
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -298,6 +302,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -305,6 +310,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l context-shift -d '
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l lenient -d 'Ignore unknown parameters with a warning instead of refusing the request'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l log-json -d 'Write logs as JSON'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -353,12 +359,14 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l compare-precision -d 'Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -430,6 +438,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -437,6 +446,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache -d 'Measure 
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l restore -d 'Compare restoring a conversation of 2,000 tokens from a file with computing it again'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l json -d 'Print one JSON object, as -o json'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -530,11 +540,13 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -87,6 +87,9 @@ pub struct CompileOptions {
     /// The most bytes of routed experts' weights that are in memory at a time; `None` for all of them. Experts that a step uses and
     /// that are not in memory are read from the model's file or from the file of packed weights.
     pub expert_budget: Option<usize>,
+    /// The number of layers, from the first on, whose routed experts stay in the host's memory on a device with memory of its own, which
+    /// reads them from there. Layers are counted as the model numbers them. Without effect on other devices.
+    pub host_expert_layers: usize,
     /// A folder for files of packed weights. The next process maps them instead of packing the weights again.
     pub packed_folder: Option<PathBuf>,
     /// Reports loading progress and can cancel it.
@@ -159,6 +162,7 @@ pub trait Backend: Send + Sync {
         Ok(Footprint {
             arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
             packed: vec![],
+            host: vec![],
             mapped: vec![],
             experts: None,
             kv: request.kv_layout(),
@@ -209,6 +213,8 @@ pub struct Footprint {
     pub arena: MemoryPlan,
     /// The packed weights, with their bytes.
     pub packed: Vec<(TensorId, usize)>,
+    /// Packed weights that lie in the host's memory although the device has memory of its own, with their bytes.
+    pub host: Vec<(TensorId, usize)>,
     /// Bytes of weights that stay resident where their file is mapped. All of a weight's bytes, if it is not listed.
     pub mapped: Vec<(TensorId, usize)>,
     /// Routed experts that can be held in part; `None` if the graph has none, or the backend holds all of them.

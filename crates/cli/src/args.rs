@@ -1,7 +1,7 @@
 //! Arguments that several commands share.
 
 use crate::catalogue::{self, HubArgs};
-use crate::device::DeviceArgs;
+use crate::device::{DeviceArgs, HostExpertArgs};
 use crate::named_value::NamedValue;
 use crate::output;
 use crate::prompt::Conversations;
@@ -231,6 +231,8 @@ pub(crate) struct EngineArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
     #[command(flatten)]
+    host_experts: HostExpertArgs,
+    #[command(flatten)]
     pub(crate) graph: GraphArgs,
 }
 
@@ -321,6 +323,7 @@ impl GraphArgs {
             executor,
             run_mode: None,
             expert_budget: None,
+            host_expert_layers: 0,
             packed_folder,
             record_all: false,
             precision: Precision::default(),
@@ -425,6 +428,7 @@ impl EngineArgs {
                 run_mode,
                 precision: self.precision,
                 expert_budget: self.expert_budget.map(as_bytes),
+                host_expert_layers: self.host_experts.layers(),
                 ..self
                     .graph
                     .compile(self.threads.as_ref().map(ThreadCounts::first), false)?

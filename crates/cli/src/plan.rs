@@ -9,7 +9,7 @@ pub(crate) mod scene;
 pub(crate) mod svg;
 
 use crate::args::{self, ModelArgs};
-use crate::device::DeviceArgs;
+use crate::device::{DeviceArgs, HostExpertArgs};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::RunnerOptions;
@@ -65,6 +65,8 @@ pub(crate) struct Plan {
     threads: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    host_experts: HostExpertArgs,
     /// Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
@@ -256,6 +258,7 @@ impl Plan {
             compile: CompileOptions {
                 threads: args::threads(self.threads),
                 expert_budget: self.expert_budget.map(args::as_bytes),
+                host_expert_layers: self.host_experts.layers(),
                 packed_folder: args::packed_folder(),
                 ..CompileOptions::default()
             },

@@ -138,6 +138,7 @@ impl Backend for Cpu {
         Ok(Footprint {
             arena,
             packed,
+            host: vec![],
             mapped,
             experts: experts.footprint(),
             kv: request.kv_layout(),

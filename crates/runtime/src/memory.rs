@@ -216,6 +216,8 @@ pub struct MemoryPlan {
     pub weights: Vec<WeightSection>,
     /// Routed experts, if the backend can hold a part of them; how much it holds.
     pub experts: Option<ExpertFootprint>,
+    /// Bytes of packed experts in the host's memory, on a device with memory of its own.
+    pub host_packed_bytes: usize,
     /// The configuration of the cache.
     pub cache: CacheConfig,
     /// The kind of the cache.
@@ -300,6 +302,7 @@ impl MemoryPlan {
         let Footprint {
             arena,
             packed,
+            host,
             mapped,
             experts,
             kv,
@@ -317,6 +320,7 @@ impl MemoryPlan {
                 &mapped,
             ),
             experts,
+            host_packed_bytes: host.iter().map(|(_, bytes)| bytes).sum(),
             kv,
             prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),
@@ -388,12 +392,14 @@ impl MemoryPlan {
         self.weights.iter().map(|section| section.resident).sum()
     }
 
-    /// Bytes in the host's memory, which are not part of the total: the mapped weights and the kept logits and features, if the
-    /// device has memory of its own. Includes the draft model.
+    /// Bytes in the host's memory, which are not part of the total: the mapped weights, packed experts that stay there, and the kept
+    /// logits and features, if the device has memory of its own. Includes the draft model.
     pub fn host_bytes(&self) -> usize {
         let draft = self.draft.as_ref().map_or(0, |draft| draft.host_bytes());
         let own = match self.own_memory {
-            true => self.weights_bytes().saturating_add(self.kept_bytes()),
+            true => (self.weights_bytes())
+                .saturating_add(self.kept_bytes())
+                .saturating_add(self.host_packed_bytes),
             false => 0,
         };
         own.saturating_add(draft)

@@ -123,7 +123,11 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     if plan.own_memory {
         let text = output::bytes(plan.host_bytes() as u64);
         let note = "weights mapped from the file, and logits kept after a step";
-        writeln!(out, "{:<8} {text:>10}  {note}", "host")?;
+        let experts = match plan.host_packed_bytes {
+            0 => String::new(),
+            bytes => format!(", and {} of experts", output::bytes(bytes as u64)),
+        };
+        writeln!(out, "{:<8} {text:>10}  {note}{experts}", "host")?;
     }
     Ok(())
 }
@@ -216,5 +220,6 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
         "draft": plan.draft.as_ref().map(|draft| json("draft", draft)),
         "total_bytes": plan.total_bytes(),
         "host_bytes": plan.host_bytes(),
+        "host_expert_bytes": plan.host_packed_bytes,
     })
 }

@@ -264,6 +264,14 @@ fn experts_are_counted_by_their_budget() {
     let error = plan(&["--expert-budget", "1"]).error();
     assert!(error.contains("is too small"), "{error}");
 
+    // On the CPU experts are in the host's memory anyway.
+    for flags in [&["--cpu-moe"][..], &["--n-cpu-moe", "1"]] {
+        let plan = plan(&[flags, &["--json"]].concat()).json();
+        assert_eq!(plan["weights"], whole["weights"]);
+        assert_eq!(plan["total_bytes"], whole["total_bytes"]);
+    }
+    assert_eq!(plan(&["--cpu-moe", "--n-cpu-moe", "1"]).code, Some(2));
+
     // A run holds it, with the tokens of one that holds all.
     let run = |more: &[&str]| {
         let ids = ["run", model, "--token-ids", "1,2,3", "-n", "8", "-c", "64"];
