@@ -271,9 +271,14 @@ impl MemoryPlan {
         }
         let draft = plan.draft.as_deref();
         let least = under(Some(experts.minimum), draft.cloned())?;
-        let rest = limit
-            .unwrap_or(0)
-            .saturating_sub(least.total_bytes() as u64);
+        // Weights that are mapped, and experts on their way from the file, need some of the system's cache of files.
+        let asked = plan.limit(options.memory, backend);
+        let asked = asked.filter(|(_, source)| *source == LimitSource::Caller);
+        let room = match (asked, limit) {
+            (Some((asked, _)), Some(limit)) if asked == limit => limit,
+            (_, limit) => limit.map_or(0, |limit| limit - limit / 8),
+        };
+        let rest = room.saturating_sub(least.total_bytes() as u64);
         let rest = usize::try_from(rest).unwrap_or(usize::MAX);
         under(Some(experts.minimum.saturating_add(rest)), draft.cloned())
     }
