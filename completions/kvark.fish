@@ -103,6 +103,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -115,6 +116,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -149,6 +151,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -s q -l quiet -d 'Print
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -199,6 +202,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -211,6 +215,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -242,6 +247,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -s q -l quiet -d 'Prin
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l special -d 'Parse control tokens such as <|im_end|> in the given text; without this flag they are plain text'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l context-shift -d 'When the context is full, drop the older half of the tokens after the first --keep and continue'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -286,6 +292,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -298,6 +305,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -305,6 +313,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l context-shift -d '
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l lenient -d 'Ignore unknown parameters with a warning instead of refusing the request'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l log-json -d 'Write logs as JSON'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -340,6 +349,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -352,12 +362,14 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l compare-precision -d 'Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -416,6 +428,7 @@ q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
 piecewise\t''
@@ -428,6 +441,7 @@ balanced\t''
 fast\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
@@ -435,6 +449,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache -d 'Measure 
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l restore -d 'Compare restoring a conversation of 2,000 tokens from a file with computing it again'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l json -d 'Print one JSON object, as -o json'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -528,10 +543,13 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -s b -l batch-size -d 
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s t -l threads -d 'Number of threads, at most one per core [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
 cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'

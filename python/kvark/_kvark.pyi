@@ -263,6 +263,7 @@ class Model:
         cache_type_v: str = "f16",
         device: str = "cpu",
         memory_limit: int | None = None,
+        expert_budget: int | None = None,
         slots: int = 8,
         run_mode: Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"] | None = None,
         precision: Literal["high", "balanced", "fast"] | None = None,

@@ -21,6 +21,7 @@ class Model(_kvark.Model):
     cache_type_k, cache_type_v: how keys and values are stored: "f32", "f16", "bf16", "f8_e4m3", "q8", "q4" and others
     device: "cpu" or "cuda"
     memory_limit: in bytes; the free memory of the machine without it
+    expert_budget: bytes of the experts of a mixture of experts that are held in memory; all, or as many as `memory_limit` allows
     slots: requests that run at once
     run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"
     precision: "high", "balanced" or "fast": how exactly quantised weights are multiplied

@@ -84,6 +84,12 @@ pub struct CompileOptions {
     pub record_all: bool,
     /// How exactly quantised weights are multiplied.
     pub precision: Precision,
+    /// The most bytes of routed experts' weights that are in memory at a time; `None` for all of them. Experts that a step uses and
+    /// that are not in memory are read from the model's file or from the file of packed weights.
+    pub expert_budget: Option<usize>,
+    /// The number of layers, from the first on, whose routed experts stay in the host's memory on a device with memory of its own, which
+    /// reads them from there. Layers are counted as the model numbers them. Without effect on other devices.
+    pub host_expert_layers: usize,
     /// A folder for files of packed weights. The next process maps them instead of packing the weights again.
     pub packed_folder: Option<PathBuf>,
     /// Reports loading progress and can cancel it.
@@ -156,7 +162,9 @@ pub trait Backend: Send + Sync {
         Ok(Footprint {
             arena: MemoryPlan::new(graph, request.bindings, |_| 0)?,
             packed: vec![],
+            host: vec![],
             mapped: vec![],
+            experts: None,
             kv: request.kv_layout(),
         })
     }
@@ -205,10 +213,26 @@ pub struct Footprint {
     pub arena: MemoryPlan,
     /// The packed weights, with their bytes.
     pub packed: Vec<(TensorId, usize)>,
+    /// Packed weights that lie in the host's memory although the device has memory of its own, with their bytes.
+    pub host: Vec<(TensorId, usize)>,
     /// Bytes of weights that stay resident where their file is mapped. All of a weight's bytes, if it is not listed.
     pub mapped: Vec<(TensorId, usize)>,
+    /// Routed experts that can be held in part; `None` if the graph has none, or the backend holds all of them.
+    pub experts: Option<ExpertFootprint>,
     /// The layout of the full cache.
     pub kv: KvLayout,
+}
+
+/// The memory of a graph's routed experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertFootprint {
+    /// Bytes of all of them.
+    pub all: usize,
+    /// The smallest budget: the experts of one token in one layer of each size.
+    pub minimum: usize,
+    /// Bytes that are held under the options' budget, which are not in [`Footprint::packed`] and [`Footprint::mapped`]; `None` if all
+    /// experts are held, which are in them.
+    pub held: Option<usize>,
 }
 
 /// The plan of a step and the cache bytes that it works on.

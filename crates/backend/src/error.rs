@@ -44,6 +44,12 @@ pub enum BackendErrorKind {
     /// The step cannot be replayed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// The compile options cannot be followed.
+    #[error("{0}")]
+    Options(String),
+    /// The weights of experts could not be read.
+    #[error("cannot read the weights of experts: {0}")]
+    ReadWeights(String),
     /// The graph does not take tokens, positions and rows, so it cannot run a step.
     #[error("the graph {0:?} is not a decoder: it does not take tokens, positions and rows")]
     NotADecoder(String),

@@ -18,14 +18,14 @@ mod runnable;
 mod states;
 
 pub use contract::{
-    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, Footprint, FootprintRequest,
-    OutputCallback, Precision, ProgressCallback, StepInputs, TraceCallback, UnknownPrecision,
-    check_storage,
+    Backend, CacheStep, CompileOptions, Executable, ExecutorKind, ExpertFootprint, Footprint,
+    FootprintRequest, OutputCallback, Precision, ProgressCallback, StepInputs, TraceCallback,
+    UnknownPrecision, check_storage,
 };
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;
 pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, topk};
-pub use profile::{NodeProfile, NodeProfiles};
+pub use profile::{ExpertUse, NodeProfile, NodeProfiles};
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,

@@ -1,5 +1,6 @@
 //! `NodeProfile`: measured time and work of nodes.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 /// Time, bytes read and multiply-accumulates of all nodes with one op and label, summed over the measured steps.
@@ -19,6 +20,24 @@ pub struct NodeProfile {
     pub macs: u64,
     /// Whether the multiply-accumulates are f32; otherwise they are integer products of packed weights.
     pub is_f32: bool,
+    /// Uses of experts of which a part is in memory.
+    pub experts: ExpertUse,
+}
+
+/// How often experts were in memory when rows chose them, if only some of them are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpertUse {
+    /// Experts that were in memory.
+    pub hits: u64,
+    /// Experts that were read from their file.
+    pub misses: u64,
+}
+
+impl AddAssign for ExpertUse {
+    fn add_assign(&mut self, other: ExpertUse) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+    }
 }
 
 /// The measurements of an executable, one for each op and label.
@@ -37,6 +56,7 @@ impl NodeProfiles {
         known.time += new.time;
         known.bytes += new.bytes;
         known.macs += new.macs;
+        known.experts += new.experts;
     }
 
     /// All of them, in the order in which they came first.

@@ -7,7 +7,7 @@
 use crate::FileIdentity;
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,11 +20,18 @@ pub struct Bytes {
 }
 
 enum Backing {
-    Mapped(memmap2::Mmap, FileIdentity),
+    Mapped(MappedFile),
     /// 64-byte aligned so that typed and SIMD readers can rely on it.
     Owned(Vec<AlignedBlock>, usize),
     /// Like `Owned`, in huge pages if the system has them.
     HugePages(memmap2::MmapMut),
+}
+
+/// A mapped file, which stays open so that parts of it can be read without mapping their pages.
+struct MappedFile {
+    map: memmap2::Mmap,
+    identity: FileIdentity,
+    file: File,
 }
 
 /// Owned bytes of at least this size are allocated in huge pages, which makes sequential reads faster.
@@ -65,7 +72,11 @@ impl Bytes {
         let range = 0..map.len();
         let identity = FileIdentity::new(path, &meta).map_err(fail)?;
         Ok(Bytes {
-            source: Arc::new(Backing::Mapped(map, identity)),
+            source: Arc::new(Backing::Mapped(MappedFile {
+                map,
+                identity,
+                file,
+            })),
             range,
         })
     }
@@ -137,7 +148,7 @@ impl Bytes {
     /// The mapped file and the offset of these bytes in it; `None` for owned bytes.
     pub fn file_identity(&self) -> Option<(&FileIdentity, usize)> {
         match &*self.source {
-            Backing::Mapped(_, identity) => Some((identity, self.range.start)),
+            Backing::Mapped(mapped) => Some((&mapped.identity, self.range.start)),
             _ => None,
         }
     }
@@ -145,7 +156,7 @@ impl Bytes {
     /// Asks the kernel to use huge pages for the mapped file, for the part that is not in memory yet (Linux only).
     pub fn advise_huge_pages(&self) {
         #[cfg(target_os = "linux")]
-        if let Backing::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(MappedFile { map, .. }) = &*self.source {
             // A failure is ignored: normal pages are only a little slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
@@ -155,7 +166,7 @@ impl Bytes {
     /// only).
     pub fn release(&self) {
         #[cfg(target_os = "linux")]
-        if let Backing::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(MappedFile { map, .. }) = &*self.source {
             let Range { start, end } = self.range.clone();
             // SAFETY: the map is a private, read-only one of a file and was never written, so that pages that are dropped are the
             // file's when they are read again.
@@ -167,19 +178,66 @@ impl Bytes {
         }
     }
 
+    /// Copies the bytes. Those of a mapped file are read from it, so that none of its pages become resident in this process.
+    ///
+    /// # Errors
+    /// The I/O error, if the file cannot be read.
+    ///
+    /// # Panics
+    /// If `out` has another length.
+    pub fn copy_to(&self, out: &mut [u8]) -> io::Result<()> {
+        assert_eq!(out.len(), self.len(), "the copy has the size of the bytes");
+        match &*self.source {
+            Backing::Mapped(mapped) => read_exact_at(&mapped.file, out, self.range.start as u64),
+            _ => {
+                out.copy_from_slice(self);
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks the kernel to read mapped bytes into its cache of the file, without waiting for them (not on Windows).
+    pub fn prefetch(&self) {
+        #[cfg(unix)]
+        if let Backing::Mapped(MappedFile { map, .. }) = &*self.source {
+            let Range { start, end } = self.range.clone();
+            // A failure is ignored: the bytes are then read when they are needed.
+            let _ = map.advise_range(memmap2::Advice::WillNeed, start, end - start);
+        }
+    }
+
     /// Asks the kernel to read the mapped bytes from the file now instead of on first access (not on Windows).
     pub fn populate(&self) {
         #[cfg(all(unix, not(target_os = "linux")))]
-        if let Backing::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(MappedFile { map, .. }) = &*self.source {
             let Range { start, end } = self.range.clone();
             let _ = map.advise_range(memmap2::Advice::WillNeed, start, end - start);
         }
         #[cfg(target_os = "linux")]
-        if let Backing::Mapped(map, _) = &*self.source {
+        if let Backing::Mapped(MappedFile { map, .. }) = &*self.source {
             let Range { start, end } = self.range.clone();
             // A failure is ignored: the bytes are then read on first access.
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, end - start);
         }
+    }
+}
+
+/// Reads bytes at an offset of a file, whatever its cursor is.
+fn read_exact_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_exact_at(file, out, offset);
+    #[cfg(windows)]
+    {
+        let (mut rest, mut offset) = (out, offset);
+        while !rest.is_empty() {
+            let read = std::os::windows::fs::FileExt::seek_read(file, rest, offset)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            rest = &mut rest[read..];
+            offset += read as u64;
+        }
+        Ok(())
     }
 }
 
@@ -212,7 +270,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &*self.source {
-            Backing::Mapped(map, _) => map,
+            Backing::Mapped(mapped) => &mapped.map,
             Backing::Owned(lines, len) => &bytemuck::cast_slice(lines)[..*len],
             Backing::HugePages(map) => map,
         };
@@ -274,6 +332,18 @@ mod tests {
         }
         assert_eq!(read[..], mapped[..]);
         assert_eq!(read[7..], tail[..]);
+    }
+
+    #[test]
+    fn bytes_of_a_file_are_copied_without_mapping_them() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let (read, mapped) = (Bytes::read(&path).unwrap(), Bytes::map(&path).unwrap());
+        for bytes in [read.slice(3..40).unwrap(), mapped.slice(3..40).unwrap()] {
+            bytes.prefetch();
+            let mut out = [0; 37];
+            bytes.copy_to(&mut out).unwrap();
+            assert_eq!(out, read[3..40]);
+        }
     }
 
     #[test]

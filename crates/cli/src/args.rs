@@ -1,7 +1,7 @@
 //! Arguments that several commands share.
 
 use crate::catalogue::{self, HubArgs};
-use crate::device::DeviceArgs;
+use crate::device::{DeviceArgs, HostExpertArgs};
 use crate::named_value::NamedValue;
 use crate::output;
 use crate::prompt::Conversations;
@@ -212,6 +212,10 @@ pub(crate) struct EngineArgs {
     /// differently; 0 keeps them only where prompts begin and end
     #[arg(long, value_name = "N", default_value_t = 256)]
     state_interval: u32,
+    /// Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of
+    /// packed weights [default: all, or as many as fit]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    expert_budget: Option<u64>,
     /// Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     mem_limit: Option<u64>,
@@ -226,6 +230,8 @@ pub(crate) struct EngineArgs {
     pub(crate) precision: Precision,
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    host_experts: HostExpertArgs,
     #[command(flatten)]
     pub(crate) graph: GraphArgs,
 }
@@ -308,21 +314,33 @@ impl GraphArgs {
             None if !self.interpret && !traced => ExecutorKind::Compiled,
             _ => ExecutorKind::Interpreted,
         };
-        let home = || kvark::catalogue::ModelStore::from_env().ok();
         let packed_folder = match self.no_packed_file {
             true => None,
-            false => home().map(|home| home.packed_folder()),
+            false => packed_folder(),
         };
         Ok(CompileOptions {
             threads: self::threads(threads),
             executor,
             run_mode: None,
+            expert_budget: None,
+            host_expert_layers: 0,
             packed_folder,
             record_all: false,
             precision: Precision::default(),
             progress: Some(output::loading()),
         })
     }
+}
+
+/// A size as a number of bytes in memory.
+pub(crate) fn as_bytes(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// The folder of packed weights, if the store's home is known.
+pub(crate) fn packed_folder() -> Option<std::path::PathBuf> {
+    let home = kvark::catalogue::ModelStore::from_env().ok();
+    home.map(|home| home.packed_folder())
 }
 
 /// Parses a size in bytes with an optional unit: k, M, G or T (decimal), or with an i (binary, as in 2GiB).
@@ -401,7 +419,7 @@ impl EngineArgs {
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
             preallocate: self.preallocate,
-            state_bytes: usize::try_from(self.state_budget).unwrap_or(usize::MAX),
+            state_bytes: as_bytes(self.state_budget),
             state_interval: self.state_interval,
             memory: self
                 .mem_limit
@@ -409,6 +427,8 @@ impl EngineArgs {
             compile: CompileOptions {
                 run_mode,
                 precision: self.precision,
+                expert_budget: self.expert_budget.map(as_bytes),
+                host_expert_layers: self.host_experts.layers(),
                 ..self
                     .graph
                     .compile(self.threads.as_ref().map(ThreadCounts::first), false)?

@@ -15,6 +15,27 @@ pub(crate) struct DeviceArgs {
     device: Device,
 }
 
+/// Selects the weights that stay in the host's memory.
+#[derive(Args)]
+pub(crate) struct HostExpertArgs {
+    /// Keep the routed experts of all layers in the host's memory, from which the GPU reads them; on the CPU they are there anyway
+    #[arg(long, conflicts_with = "n_cpu_moe")]
+    cpu_moe: bool,
+    /// Keep the routed experts of the first N layers in the host's memory
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    n_cpu_moe: usize,
+}
+
+impl HostExpertArgs {
+    /// The number of layers whose routed experts stay in the host's memory.
+    pub(crate) fn layers(&self) -> usize {
+        match self.cpu_moe {
+            true => usize::MAX,
+            false => self.n_cpu_moe,
+        }
+    }
+}
+
 /// A device that this build has a backend for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Device {

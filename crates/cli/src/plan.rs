@@ -9,7 +9,7 @@ pub(crate) mod scene;
 pub(crate) mod svg;
 
 use crate::args::{self, ModelArgs};
-use crate::device::DeviceArgs;
+use crate::device::{DeviceArgs, HostExpertArgs};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::RunnerOptions;
@@ -65,12 +65,17 @@ pub(crate) struct Plan {
     threads: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    host_experts: HostExpertArgs,
     /// Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries
     #[arg(long, visible_alias = "md", value_name = "MODEL")]
     model_draft: Option<String>,
     /// Most memory that snapshots of recurrent layers' states may take, such as 64M; a model of attention alone has none
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = args::byte_size)]
     state_budget: u64,
+    /// Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]
+    #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
+    expert_budget: Option<u64>,
     /// Fail if the plan needs more memory than SIZE, such as 800M or 2G
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     mem_limit: Option<u64>,
@@ -246,10 +251,15 @@ impl Plan {
             key_storage: storage.unwrap_or(self.cache_type_k),
             value_storage: storage.unwrap_or(self.cache_type_v),
             max_logit_rows: self.parallel as usize,
-            state_bytes: usize::try_from(self.state_budget).unwrap_or(usize::MAX),
-            memory: MemoryLimit::None,
+            state_bytes: args::as_bytes(self.state_budget),
+            memory: self
+                .mem_limit
+                .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
             compile: CompileOptions {
                 threads: args::threads(self.threads),
+                expert_budget: self.expert_budget.map(args::as_bytes),
+                host_expert_layers: self.host_experts.layers(),
+                packed_folder: args::packed_folder(),
                 ..CompileOptions::default()
             },
             ..RunnerOptions::default()

@@ -34,7 +34,7 @@ use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{
     Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest, ReplayWrapper,
 };
-use exec::{CpuRecorder, PlannedStep, WeightLayouts};
+use exec::{CpuRecorder, ExpertPlan, PlannedStep, WeightLayouts};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
 use thread_pool::ThreadPool;
@@ -120,6 +120,7 @@ impl Backend for Cpu {
             memory: arena,
             ..
         } = PlannedStep::new(graph, request.bindings, &layouts, threads)?;
+        let experts = ExpertPlan::new(graph, &layouts, request.is_weight, request.options)?;
         let mut packed = layouts.bytes(graph, &calls);
         for (i, tensor) in graph.tensors().iter().enumerate() {
             let realigned = exec::realigned_bytes(tensor);
@@ -127,12 +128,19 @@ impl Backend for Cpu {
                 *packed.entry(TensorId(i as u32)).or_default() += realigned;
             }
         }
+        let mut mapped = exec::mapped_bytes(graph, request.bindings, &layouts, request.is_weight);
+        for id in experts.on_demand() {
+            packed.remove(&id);
+            mapped.retain(|(mapped, _)| *mapped != id);
+            mapped.push((id, 0));
+        }
         let packed = packed.into_iter().collect();
-        let mapped = exec::mapped_bytes(graph, request.bindings, &layouts, request.is_weight);
         Ok(Footprint {
             arena,
             packed,
+            host: vec![],
             mapped,
+            experts: experts.footprint(),
             kv: request.kv_layout(),
         })
     }

@@ -390,6 +390,41 @@ impl Pinned {
         })
     }
 
+    /// Allocates `len` bytes that kernels can read and write, and returns them with their address on the device.
+    pub(crate) fn mapped(device: &Arc<Device>, len: usize) -> Result<(Pinned, u64), CudaError> {
+        device.bind()?;
+        let mut address: *mut c_void = std::ptr::null_mut();
+        let mut on_device = 0;
+        if len > 0 {
+            let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP;
+            // SAFETY: `address` is written by the call.
+            match unsafe { sys::cuMemHostAlloc(&mut address, len, flags) } {
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    return Err(CudaErrorKind::OutOfHostMemory(len).into());
+                }
+                result => check("cuMemHostAlloc", result)?,
+            }
+        }
+        let pinned = Pinned {
+            address: address.cast(),
+            len,
+            device: device.clone(),
+        };
+        if len > 0 {
+            // SAFETY: the memory was just allocated, with a mapping for the device.
+            unsafe {
+                address.cast::<u8>().write_bytes(0, len);
+                driver!(cuMemHostGetDevicePointer_v2(&mut on_device, address, 0))?;
+            }
+        }
+        Ok((pinned, on_device))
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match self.len {
             0 => &[],

@@ -74,6 +74,9 @@ pub enum CudaErrorKind {
     /// The device has too little free memory.
     #[error("out of GPU memory: {} could not be allocated", base::size_text(*.0 as u64))]
     OutOfMemory(usize),
+    /// The host has too little free memory that can be page-locked.
+    #[error("out of memory: {} of page-locked memory could not be allocated for experts", base::size_text(*.0 as u64))]
+    OutOfHostMemory(usize),
     /// The device does not work any more: everything on it fails until the program is started again.
     #[error("the GPU was lost ({error}): start the program again, or use --device cpu")]
     DeviceLost {

@@ -34,7 +34,8 @@ pub use format::DeviceFormat;
 
 use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
 use backend::{
-    Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest, ReplayWrapper,
+    Backend, BackendError, BackendErrorKind, CompileOptions, Executable, Footprint,
+    FootprintRequest, ReplayWrapper,
 };
 use device::Device;
 use exec_state::ExecState;
@@ -86,6 +87,7 @@ impl Backend for Cuda {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, BackendError> {
+        check_options(options)?;
         let state = ExecState::new(graph, &self.device, options)?;
         let recorder = CudaRecorder::new(state)?;
         Ok(Box::new(ReplayWrapper::new(recorder, options)))
@@ -100,28 +102,23 @@ impl Backend for Cuda {
         graph: &Graph,
         request: &FootprintRequest<'_>,
     ) -> Result<Footprint, BackendError> {
+        check_options(request.options)?;
         let shapes: BTreeMap<TensorId, PackedShape> =
             weights::packed_shapes(graph, request.is_weight)
                 .into_iter()
                 .collect();
-        let mut packed: BTreeMap<TensorId, usize> = shapes
-            .iter()
-            .map(|(id, shape)| (*id, shape.bytes()))
-            .collect();
-        let plain = weights::plain_uses(graph);
-        for (i, tensor) in graph.tensors().iter().enumerate() {
-            let id = TensorId(i as u32);
-            if (request.is_weight)(id) && (plain.contains(&id) || !packed.contains_key(&id)) {
-                *packed.entry(id).or_default() += tensor.ty.bytes(&request.bindings).unwrap_or(0);
-            }
-        }
+        let layers = request.options.host_expert_layers;
+        let [packed, host] =
+            weights::placement(graph, request.is_weight, &request.bindings, layers);
         let format = |id: TensorId| shapes.get(&id).map(|shape| shape.format);
         let (executor, facts) = (request.options.executor, &self.device.facts);
         let (_, arena) = products::plan_ops(graph, request.bindings, executor, &format, facts)?;
         Ok(Footprint {
             arena,
-            packed: packed.into_iter().collect(),
+            packed,
+            host,
             mapped: vec![],
+            experts: None,
             kv: request.kv_layout(),
         })
     }
@@ -132,5 +129,16 @@ impl Backend for Cuda {
 
     fn has_own_memory(&self) -> bool {
         true
+    }
+}
+
+/// Returns an error for options that the GPU cannot follow.
+fn check_options(options: &CompileOptions) -> Result<(), BackendError> {
+    match options.expert_budget {
+        None => Ok(()),
+        Some(_) => {
+            let reason = "a budget for experts needs the CPU: a GPU reads experts from the host's memory instead (--cpu-moe)";
+            Err(BackendErrorKind::Options(reason.to_owned()).into())
+        }
     }
 }

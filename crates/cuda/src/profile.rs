@@ -3,7 +3,7 @@
 use crate::device::Stream;
 use crate::error::{CudaError, driver};
 use crate::tape::Tape;
-use backend::{NodeProfile, NodeProfiles};
+use backend::{ExpertUse, NodeProfile, NodeProfiles};
 use cudarc::driver::sys;
 use graph::Graph;
 use std::time::Duration;
@@ -47,6 +47,7 @@ impl LaunchProfile {
                 bytes,
                 macs,
                 is_f32: false,
+                experts: ExpertUse::default(),
             });
             before = after;
         }

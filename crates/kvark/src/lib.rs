@@ -86,8 +86,8 @@ pub mod grammar {
 /// Runs on tensors: sessions on named inputs, and modules whose steps the caller builds.
 pub mod inference {
     pub use ::backend::{
-        LogitsMode, NodeProfile, OutputCallback, RowOutputs, Runnable, ScoredToken, StepOptions,
-        StepOutputs, TraceCallback,
+        ExpertUse, LogitsMode, NodeProfile, OutputCallback, RowOutputs, Runnable, ScoredToken,
+        StepOptions, StepOutputs, TraceCallback,
     };
     pub use ::base::{Bytes, DType};
     pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};
@@ -132,6 +132,7 @@ pub mod cache {
 
 /// Memory plans: the memory of a run, computed before anything is loaded.
 pub mod memory {
+    pub use ::backend::ExpertFootprint;
     pub use ::base::{MemoryBound, size_text};
     pub use ::cpu::ExitingAllocator;
     pub use ::runtime::{

@@ -157,6 +157,53 @@ fn a_run_that_does_not_fit_is_refused_before_it_is_loaded() {
     assert!(refused(MemoryLimit::Bytes(total)).is_none());
 }
 
+/// A run that holds half of its experts has the logits of a run that holds all, and the memory of its plan. A limit below the whole model
+/// chooses a budget.
+#[test]
+fn experts_are_held_within_a_budget() {
+    let folder = std::env::temp_dir().join(format!("kvark-budget-{}", std::process::id()));
+    for name in ["mixtral", "qwen3moe", "gpt_oss", "qwen35moe"] {
+        let model = tiny(name);
+        let kind = CacheKind::of_one_sequence(model.facts());
+        let logits = |options: &RunnerOptions| {
+            let mut runner = Runner::new(&model, &Cpu::new().unwrap(), options).unwrap();
+            let mut rows: Vec<Vec<u32>> = Vec::new();
+            for token in tokens(&model, 24).chunks(5) {
+                runner.feed(token, |_| true).unwrap();
+                rows.push(runner.logits().iter().map(|x| x.to_bits()).collect());
+            }
+            (rows, runner.memory().unwrap().packed)
+        };
+        let mut options = runner_options(40, "f16");
+        options.state_bytes = 0;
+        let (expected, _) = logits(&options);
+        options.compile.packed_folder = Some(folder.clone());
+        let whole = plan(&model, &options, kind);
+        let experts = whole.experts.unwrap();
+        assert_eq!((experts.held, whole.expert_bytes()), (None, 0), "{name}");
+        options.compile.expert_budget = Some((experts.all / 2).max(experts.minimum));
+        let half = plan(&model, &options, kind);
+        let held = half.experts.unwrap().held.unwrap();
+        assert!(held <= experts.all / 2 || held == experts.minimum, "{name}");
+        assert!(half.total_bytes() < whole.total_bytes(), "{name}");
+        assert_eq!(logits(&options), (expected, half.packed_bytes()), "{name}");
+
+        options.compile.expert_budget = None;
+        let limit = (half.total_bytes() + experts.all / 16) as u64;
+        options.memory = MemoryLimit::Bytes(limit.min(whole.total_bytes() as u64 - 1));
+        let chosen = plan(&model, &options, kind);
+        let held = chosen.experts.unwrap().held.unwrap();
+        assert!(chosen.total_bytes() as u64 <= limit, "{name}");
+        assert_eq!(chosen.expert_bytes(), held, "{name}");
+        assert_eq!(logits(&options).1, chosen.packed_bytes(), "{name}");
+        options.memory = MemoryLimit::Bytes(1);
+        let error = BatchRunner::new(&model, &Cpu::new().unwrap(), &options).err();
+        let kind = error.map(|error| error.to_string()).unwrap();
+        assert!(kind.contains("of memory"), "{name}: {kind}");
+    }
+    _ = std::fs::remove_dir_all(&folder);
+}
+
 const CHILD: &str = "KVARK_MEMORY_CHILD";
 
 /// The private memory of this process, all that is resident of it, and what is resident of files in huge pages, as the operating

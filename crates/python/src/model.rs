@@ -35,13 +35,14 @@ impl Model {
     /// Opens a model: a path, a name of the catalogue or the hub, or the default model.
     ///
     /// context: the largest number of tokens of a sequence; threads: of the CPU, one for each core by default; cache_type_k and
-    /// cache_type_v: how keys and values are stored; device: "cpu" or "cuda"; memory_limit: in bytes; slots: requests that run at
+    /// cache_type_v: how keys and values are stored; device: "cpu" or "cuda"; memory_limit: in bytes; expert_budget: bytes of the experts of a mixture that are held, as many as
+    /// memory_limit allows by default; slots: requests that run at
     /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; precision: "high" (the default), "balanced" or "fast"; draft: a smaller model or an
     /// Eagle3 head for speculation, or "mtp" for the head that the model itself carries; progress: called with the stage, the bytes done and the bytes in all of a download.
     #[new]
     #[pyo3(signature = (
         path_or_name=None, *, context=None, threads=None, cache_type_k="f16", cache_type_v="f16", device="cpu",
-        memory_limit=None, slots=8, run_mode=None, precision=None, draft=None, progress=None
+        memory_limit=None, expert_budget=None, slots=8, run_mode=None, precision=None, draft=None, progress=None
     ))]
     #[allow(
         clippy::too_many_arguments,
@@ -56,6 +57,7 @@ impl Model {
         cache_type_v: &str,
         device: &str,
         memory_limit: Option<u64>,
+        expert_budget: Option<u64>,
         slots: usize,
         run_mode: Option<&str>,
         precision: Option<&str>,
@@ -63,7 +65,14 @@ impl Model {
         progress: Option<Py<PyAny>>,
     ) -> Result<Model> {
         let storage = [cache_type_k, cache_type_v];
-        let runner = options::runner(context, threads, storage, memory_limit, run_mode, precision)?;
+        let runner = options::runner(
+            context,
+            threads,
+            storage,
+            [memory_limit, expert_budget],
+            run_mode,
+            precision,
+        )?;
         let name = path_or_name.map(|name| name.to_string_lossy().into_owned());
         let path = download::path_of(py, name.as_deref(), progress)?;
         let loaded = py.detach(|| {
@@ -270,6 +279,7 @@ impl Model {
         dict.set_item("weights_bytes", plan.weights_bytes())?;
         dict.set_item("resident_weights_bytes", plan.resident_weights_bytes())?;
         dict.set_item("packed_bytes", plan.packed_bytes())?;
+        dict.set_item("expert_bytes", plan.expert_bytes())?;
         dict.set_item("kv_bytes", plan.kv_bytes())?;
         dict.set_item("arena_bytes", plan.arena.bytes)?;
         dict.set_item("logits_bytes", plan.logits_bytes)?;

@@ -68,7 +68,7 @@ pub(crate) fn runner(
     context: Option<usize>,
     threads: Option<usize>,
     [cache_type_k, cache_type_v]: [&str; 2],
-    memory_limit: Option<u64>,
+    [memory_limit, expert_budget]: [Option<u64>; 2],
     run_mode: Option<&str>,
     precision: Option<&str>,
 ) -> Result<RunnerOptions> {
@@ -80,6 +80,7 @@ pub(crate) fn runner(
     let compile = CompileOptions {
         run_mode: run_mode.map_err(Error::argument)?,
         precision: precision.map_err(Error::argument)?.unwrap_or_default(),
+        expert_budget: expert_budget.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
         ..compile(threads, None)?
     };
     Ok(RunnerOptions {

@@ -90,6 +90,7 @@ impl BatchRunner {
         let owners = u32::try_from(sequences.saturating_add(prefixes)).unwrap_or(u32::MAX);
         let kind = CacheKind::Cells { sequences: owners };
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
+        let options = &plan.applied_to(options);
         let cache = Box::new(CacheSession::new(
             "cells",
             Cells::new(&plan.cache),
@@ -119,6 +120,7 @@ impl BatchRunner {
             ..options.clone()
         };
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
+        let options = &plan.applied_to(options);
         let (config, bytes) = (&plan.cache, new_kv(backend, &plan.cache)?);
         let cache: Box<dyn CacheOperations> = match kind {
             CacheKind::Tree => Box::new(CacheSession::new("tree", Tree::new(config), bytes)),
@@ -148,6 +150,7 @@ impl BatchRunner {
         prefix.check_model(model)?;
         let kind = CacheKind::Contiguous;
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, Some(prefix))?;
+        let options = &plan.applied_to(options);
         let cache = Box::new(CacheSession::after_prefix(&prefix.shared)?);
         let mut runner = BatchRunner::load(model, backend, options, (plan.step, 1, 0), cache)?;
         runner.planned_bytes = plan.total_bytes();

@@ -302,7 +302,8 @@ fn packed_forward(
     let kind = CacheKind::Contiguous;
     let plan = MemoryPlan::new(&planned, backend, &runner_options, kind, None)?;
     plan.check(options.memory, backend)?;
-    let module = Module::bind(artifact, backend, &options.compile, None)?;
+    let compile = plan.applied_to(&runner_options).compile;
+    let module = Module::bind(artifact, backend, &compile, None)?;
     Ok(Forward::Packed(Box::new(module.into_method("forward")?)))
 }
 

@@ -11,7 +11,9 @@ pub use weights::WeightSection;
 use crate::options::{MemoryLimit, RunnerOptions, StepSize, cache_config};
 use crate::prefix::PromptPrefix;
 use crate::{Model, RuntimeError, RuntimeErrorKind};
-use backend::{Backend, BackendError, Footprint, FootprintRequest};
+use backend::{
+    Backend, BackendError, CompileOptions, ExpertFootprint, Footprint, FootprintRequest,
+};
 use base::{Bytes, MemoryBound};
 use graph::{Bindings, Graph, TensorId};
 use import::hugging_face::{Blueprint, STEP_INPUTS};
@@ -74,7 +76,7 @@ pub struct MemoryUsage {
     pub kv: usize,
     /// Activations and scratch.
     pub arena: usize,
-    /// Packed weights. Runners on the same model share most of them.
+    /// Packed weights, and slots of experts of which only some are in memory. Runners on the same model share most packed weights.
     pub packed: usize,
 }
 
@@ -212,6 +214,10 @@ impl StateOffsets {
 pub struct MemoryPlan {
     /// The model's constants, by part of the model.
     pub weights: Vec<WeightSection>,
+    /// Routed experts, if the backend can hold a part of them; how much it holds.
+    pub experts: Option<ExpertFootprint>,
+    /// Bytes of packed experts in the host's memory, on a device with memory of its own.
+    pub host_packed_bytes: usize,
     /// The configuration of the cache.
     pub cache: CacheConfig,
     /// The kind of the cache.
@@ -240,8 +246,44 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// Plans a run of a model on a backend.
+    /// Plans a run of a model on a backend. If the options name no budget for experts and the whole model exceeds the memory limit, the
+    /// plan has the largest budget that fits.
     pub fn new(
+        model: &PlannedModel<'_>,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+        kind: CacheKind,
+        draft: Option<MemoryPlan>,
+    ) -> Result<MemoryPlan, RuntimeError> {
+        let under = |budget: Option<usize>, draft| {
+            let mut options = options.clone();
+            options.compile.expert_budget = budget;
+            MemoryPlan::with_options(model, backend, &options, kind, draft)
+        };
+        let budget = options.compile.expert_budget;
+        let plan = under(budget, draft)?;
+        let (None, Some(experts)) = (budget, plan.experts) else {
+            return Ok(plan);
+        };
+        let limit = plan.strictest_limit(options.memory, backend);
+        if limit.is_none_or(|limit| plan.total_bytes() as u64 <= limit) {
+            return Ok(plan);
+        }
+        let draft = plan.draft.as_deref();
+        let least = under(Some(experts.minimum), draft.cloned())?;
+        // Weights that are mapped, and experts on their way from the file, need some of the system's cache of files.
+        let asked = plan.limit(options.memory, backend);
+        let asked = asked.filter(|(_, source)| *source == LimitSource::Caller);
+        let room = match (asked, limit) {
+            (Some((asked, _)), Some(limit)) if asked == limit => limit,
+            (_, limit) => limit.map_or(0, |limit| limit - limit / 8),
+        };
+        let rest = room.saturating_sub(least.total_bytes() as u64);
+        let rest = usize::try_from(rest).unwrap_or(usize::MAX);
+        under(Some(experts.minimum.saturating_add(rest)), draft.cloned())
+    }
+
+    fn with_options(
         model: &PlannedModel<'_>,
         backend: &dyn Backend,
         options: &RunnerOptions,
@@ -265,7 +307,9 @@ impl MemoryPlan {
         let Footprint {
             arena,
             packed,
+            host,
             mapped,
+            experts,
             kv,
         } = backend.footprint(model.graph, &request)?;
         let logit_rows = match kind {
@@ -280,6 +324,8 @@ impl MemoryPlan {
                 &packed,
                 &mapped,
             ),
+            experts,
+            host_packed_bytes: host.iter().map(|(_, bytes)| bytes).sum(),
             kv,
             prefix_bytes: 0,
             arena: ArenaPlan::new(model.graph, &arena),
@@ -351,12 +397,14 @@ impl MemoryPlan {
         self.weights.iter().map(|section| section.resident).sum()
     }
 
-    /// Bytes in the host's memory, which are not part of the total: the mapped weights and the kept logits and features, if the
-    /// device has memory of its own. Includes the draft model.
+    /// Bytes in the host's memory, which are not part of the total: the mapped weights, packed experts that stay there, and the kept
+    /// logits and features, if the device has memory of its own. Includes the draft model.
     pub fn host_bytes(&self) -> usize {
         let draft = self.draft.as_ref().map_or(0, |draft| draft.host_bytes());
         let own = match self.own_memory {
-            true => self.weights_bytes().saturating_add(self.kept_bytes()),
+            true => (self.weights_bytes())
+                .saturating_add(self.kept_bytes())
+                .saturating_add(self.host_packed_bytes),
             false => 0,
         };
         own.saturating_add(draft)
@@ -367,9 +415,27 @@ impl MemoryPlan {
         self.logits_bytes.saturating_add(self.features_bytes)
     }
 
-    /// Bytes of packed weights.
+    /// Bytes of packed weights, and of the experts of which only some are in memory.
     pub fn packed_bytes(&self) -> usize {
-        self.weights.iter().map(|section| section.packed).sum()
+        let sections = self.weights.iter().map(|section| section.packed);
+        sections.sum::<usize>().saturating_add(self.expert_bytes())
+    }
+
+    /// Bytes of the experts that are in memory, if only some are; else 0.
+    pub fn expert_bytes(&self) -> usize {
+        self.experts.and_then(|experts| experts.held).unwrap_or(0)
+    }
+
+    /// The options of a run, with the plan's budget for experts.
+    pub(crate) fn applied_to(&self, options: &RunnerOptions) -> RunnerOptions {
+        let held = self.experts.and_then(|experts| experts.held);
+        RunnerOptions {
+            compile: CompileOptions {
+                expert_budget: held.or(options.compile.expert_budget),
+                ..options.compile.clone()
+            },
+            ..options.clone()
+        }
     }
 
     /// Bytes of keys and values once the context is full.
@@ -415,12 +481,31 @@ impl MemoryPlan {
         parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
     }
 
+    /// The smallest number of bytes that a run under this limit may need.
+    fn strictest_limit(&self, limit: MemoryLimit, backend: &dyn Backend) -> Option<u64> {
+        let machine = match limit {
+            MemoryLimit::None => None,
+            _ => self.limit(MemoryLimit::Machine, backend),
+        };
+        let limits = self.limit(limit, backend).into_iter().chain(machine);
+        limits.map(|(bytes, _)| bytes).min()
+    }
+
     /// Checks the plan against a limit, before anything is loaded.
     ///
     /// # Errors
     /// `MemoryShortfall` if the plan exceeds the limit; it names the changes that would make the plan fit.
     pub fn check(&self, limit: MemoryLimit, backend: &dyn Backend) -> Result<(), RuntimeError> {
-        let limit = match limit {
+        let limit = self.limit(limit, backend);
+        match limit.and_then(|(limit, source)| MemoryShortfall::of(self, limit, source)) {
+            Some(shortfall) => Err(RuntimeErrorKind::MemoryShortfall(Box::new(shortfall)).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes that a limit allows, and what it is.
+    fn limit(&self, limit: MemoryLimit, backend: &dyn Backend) -> Option<(u64, LimitSource)> {
+        match limit {
             MemoryLimit::None => None,
             // The shared prefix is already allocated, and mapped weights have their addresses.
             MemoryLimit::Machine => {
@@ -441,10 +526,6 @@ impl MemoryPlan {
                 })
             }
             MemoryLimit::Bytes(n) => Some((n, LimitSource::Caller)),
-        };
-        match limit.and_then(|(limit, source)| MemoryShortfall::of(self, limit, source)) {
-            Some(shortfall) => Err(RuntimeErrorKind::MemoryShortfall(Box::new(shortfall)).into()),
-            None => Ok(()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The time of a step by op, compared with the machine's roofline.
 
 use kvark::backend::Probe;
-use kvark::inference::NodeProfile;
+use kvark::inference::{ExpertUse, NodeProfile};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -71,6 +71,13 @@ impl StepProfile {
     pub(super) fn whole(&self, probe: &Probe) -> Share {
         let shares = self.times.iter().map(|node| self.share(node, probe));
         shares.fold(Share::default(), Share::add)
+    }
+
+    /// Uses of experts, if only some of them are in memory.
+    fn experts(&self) -> Option<ExpertUse> {
+        let mut all = ExpertUse::default();
+        self.times.iter().for_each(|node| all += node.experts);
+        (all != ExpertUse::default()).then_some(all)
     }
 
     /// The costs by op, the most expensive op first.
@@ -148,6 +155,17 @@ impl StepProfile {
             }
         }
         let mut out = aligned(&rows);
+        if let Some(experts) = self.experts() {
+            let per_step = |count: u64| count as f64 / self.steps;
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                out,
+                "experts: {:.1} hits and {:.1} misses a step, {:.1} % in memory",
+                per_step(experts.hits),
+                per_step(experts.misses),
+                100.0 * hit_rate(experts)
+            );
+        }
         // Writing to a string does not fail.
         let _ = write!(
             out,
@@ -181,8 +199,18 @@ impl StepProfile {
             "floor_seconds": whole.floor,
             "floor_share": whole.floor / self.seconds,
             "ops": self.ops(probe).into_iter().map(op).collect::<Vec<_>>(),
+            "experts": self.experts().map(|experts| json!({
+                "hits": experts.hits as f64 / self.steps,
+                "misses": experts.misses as f64 / self.steps,
+                "hit_rate": hit_rate(experts),
+            })),
         })
     }
+}
+
+/// The share of used experts that were in memory.
+fn hit_rate(experts: ExpertUse) -> f64 {
+    experts.hits as f64 / (experts.hits + experts.misses).max(1) as f64
 }
 
 /// The measured rates of the machine as JSON.

@@ -56,7 +56,7 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         ),
         (
             "packed",
-            plan.packed_bytes(),
+            plan.packed_bytes() - plan.expert_bytes(),
             "weights in the layout of the kernels, in their place".to_owned(),
         ),
         (
@@ -82,6 +82,15 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
         let one = output::bytes(plan.cache.state_bytes() as u64);
         let note = format!("{states} states of recurrent layers, {one} each, in f32");
         parts.insert(3, ("states", state_bytes, note));
+    }
+    if let Some(experts) = plan.experts
+        && let Some(held) = experts.held
+    {
+        let all = output::bytes(experts.all as u64);
+        let note =
+            format!("held of {all}, the others are read from the packed file when they are used");
+        let at = parts.iter().position(|(part, ..)| *part == "KV");
+        parts.insert(at.unwrap_or(parts.len()), ("experts", held, note));
     }
     if plan.own_memory {
         // Weights and logits are in the host's memory.
@@ -114,7 +123,11 @@ pub(super) fn print(out: &mut impl Write, name: &str, plan: &MemoryPlan) -> io::
     if plan.own_memory {
         let text = output::bytes(plan.host_bytes() as u64);
         let note = "weights mapped from the file, and logits kept after a step";
-        writeln!(out, "{:<8} {text:>10}  {note}", "host")?;
+        let experts = match plan.host_packed_bytes {
+            0 => String::new(),
+            bytes => format!(", and {} of experts", output::bytes(bytes as u64)),
+        };
+        writeln!(out, "{:<8} {text:>10}  {note}{experts}", "host")?;
     }
     Ok(())
 }
@@ -179,6 +192,12 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
             "bytes": plan.weights_bytes(),
             "resident_bytes": plan.resident_weights_bytes(),
             "packed_bytes": plan.packed_bytes(),
+            "experts": plan.experts.map(|experts| json!({
+                "bytes": experts.all,
+                "held_bytes": experts.held.unwrap_or(experts.all),
+                "minimum_bytes": experts.minimum,
+                "bounded": experts.held.is_some(),
+            })),
             "sections": plan.weights.iter().map(section).collect::<Vec<_>>(),
         },
         "kv": {
@@ -201,5 +220,6 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
         "draft": plan.draft.as_ref().map(|draft| json("draft", draft)),
         "total_bytes": plan.total_bytes(),
         "host_bytes": plan.host_bytes(),
+        "host_expert_bytes": plan.host_packed_bytes,
     })
 }

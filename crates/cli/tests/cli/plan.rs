@@ -232,3 +232,62 @@ fn what_is_no_model_is_named() {
         );
     }
 }
+
+/// A budget for experts is counted instead of all experts, and said; a limit chooses one.
+#[test]
+fn experts_are_counted_by_their_budget() {
+    let folder = Folder::new();
+    let path = "../import/tests/fixtures/decoder/qwen3moe.gguf";
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let model = model.to_str().unwrap();
+    let plan = |more: &[&str]| folder.run(&[&["plan", model, "-c", "64"], more].concat());
+    let number = |value: &Value| value.as_u64().unwrap();
+    let whole = plan(&["--json"]).json();
+    let experts = &whole["weights"]["experts"];
+    assert_eq!(experts["bounded"], false, "{experts}");
+    let all = number(&experts["bytes"]);
+    assert_eq!(number(&experts["held_bytes"]), all);
+    let budget = (all / 2).max(number(&experts["minimum_bytes"])).to_string();
+    let half = plan(&["--json", "--expert-budget", &budget]).json();
+    let held = number(&half["weights"]["experts"]["held_bytes"]);
+    assert!(held <= number(&budget.parse::<u64>().unwrap().into()));
+    let less = number(&whole["total_bytes"]) - number(&half["total_bytes"]);
+    assert!(less.abs_diff(all - held) * 10 <= all, "{less} {all} {held}");
+    let text = plan(&["--expert-budget", &budget]).ok();
+    let line = text.lines().find(|line| line.starts_with("experts"));
+    assert!(line.is_some_and(|line| line.contains("held of")), "{text}");
+
+    let limit = (number(&whole["total_bytes"]) - 1).to_string();
+    let chosen = plan(&["--json", "--mem-limit", &limit]).json();
+    assert_eq!(chosen["weights"]["experts"]["bounded"], true);
+    assert!(number(&chosen["total_bytes"]) <= number(&limit.parse::<u64>().unwrap().into()));
+    let error = plan(&["--expert-budget", "1"]).error();
+    assert!(error.contains("is too small"), "{error}");
+
+    // On the CPU experts are in the host's memory anyway.
+    for flags in [&["--cpu-moe"][..], &["--n-cpu-moe", "1"]] {
+        let plan = plan(&[flags, &["--json"]].concat()).json();
+        assert_eq!(plan["weights"], whole["weights"]);
+        assert_eq!(plan["total_bytes"], whole["total_bytes"]);
+    }
+    assert_eq!(plan(&["--cpu-moe", "--n-cpu-moe", "1"]).code, Some(2));
+
+    // A run holds it, with the tokens of one that holds all.
+    let run = |more: &[&str]| {
+        let ids = ["run", model, "--token-ids", "1,2,3", "-n", "8", "-c", "64"];
+        let args = [&ids[..], &["--temp", "0", "--json"], more].concat();
+        folder.run(&args).json()
+    };
+    let (plain, bounded) = (run(&[]), run(&["--expert-budget", &budget]));
+    assert_eq!(plain["tokens"], bounded["tokens"]);
+    let packed = |run: &Value| run["memory"]["packed_bytes"].clone();
+    assert_eq!(packed(&bounded), half["weights"]["packed_bytes"]);
+    let bench = ["bench", model, "-p", "0", "-n", "4", "-r", "1", "--profile"];
+    let args = [&bench[..], &["--json", "--expert-budget", &budget]].concat();
+    let bench = folder.run(&args).json();
+    let found = bench.to_string();
+    assert!(
+        found.contains("\"misses\"") && found.contains("\"hit_rate\""),
+        "{found}"
+    );
+}

@@ -9,7 +9,7 @@ use crate::kernels::elementwise::Elementwise;
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
 use crate::kernels::grid_sample::GridSample;
-use crate::kernels::matmul::experts::{ExpertOperands, Experts};
+use crate::kernels::matmul::experts::{ExpertOperands, Experts, ResidentExperts};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul::f32::tiles::{self, AmxLinear};
 use crate::kernels::matmul::f32::{MatMul, MatMulOperands};
@@ -102,6 +102,17 @@ impl Addresses<'_> {
     /// Operand `i`, or null if there are fewer.
     fn input<T>(&self, i: usize) -> *const T {
         self.inputs.get(i).map_or(std::ptr::null(), |p| p.cast())
+    }
+
+    /// The operands of experts, without their weights.
+    pub(super) fn experts(&self) -> ExpertOperands {
+        ExpertOperands {
+            x: self.input(0),
+            weights: self.input(1),
+            biases: [5, 6, 7].map(|operand| self.input(operand)),
+            out: self.output.cast(),
+            scratch: self.scratch,
+        }
     }
 
     /// The operands of a product with a weight.
@@ -290,19 +301,10 @@ impl Call {
                         scratch: at.scratch.cast(),
                     },
                 ),
-                Call::Experts(op) => op.run(
-                    ctx,
-                    ExpertOperands {
-                        x: at.input(0),
-                        weights: at.input(1),
-                        gate: at.input(2),
-                        up: at.input(3),
-                        down: at.input(4),
-                        biases: [5, 6, 7].map(|operand| at.input(operand)),
-                        out,
-                        scratch: at.scratch,
-                    },
-                ),
+                Call::Experts(op) => {
+                    let first = [2, 3, 4].map(|operand| at.input(operand));
+                    op.run(ctx, &mut ResidentExperts::new(op, first), at.experts())?;
+                }
                 Call::RouteExperts(op) => op.run(ctx, at.input(0), at.input(1), out),
                 Call::GatherRows(op) => op.run(ctx, at.input(0), at.input(1), out)?,
                 Call::Norm(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),

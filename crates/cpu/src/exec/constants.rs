@@ -1,6 +1,7 @@
 //! The model's constants in the layouts that the kernels read.
 
 use super::call::Call;
+use super::hot_experts::{ExpertPlan, HotExperts};
 use super::weight_layouts::{WeightLayout, WeightLayouts};
 use crate::aligned::AlignedBuffer;
 use crate::kernels::Context;
@@ -12,7 +13,7 @@ use backend::{BackendError, CompileOptions};
 use base::Bytes;
 use graph::{Graph, Node, Tensor, TensorId};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The bytes of every constant, copied where the file misaligns them, and the packed weights of linear layers and experts:
 /// quantised ones in panels, f32 ones in panels or tiles as soon as a call needs them.
@@ -25,6 +26,8 @@ pub(crate) struct Constants {
     panels: HashMap<TensorId, AlignedBuffer>,
     #[cfg(target_arch = "x86_64")]
     tiles: HashMap<TensorId, AlignedBuffer>,
+    /// The experts that are in memory, if only some are.
+    hot_experts: Option<Mutex<HotExperts>>,
 }
 
 impl Constants {
@@ -42,6 +45,7 @@ impl Constants {
         };
         let is_weight = |id: TensorId| graph.tensor(id).constant().is_some();
         let layouts = WeightLayouts::new(graph, ctx.isa, options.precision, &is_weight);
+        let experts = ExpertPlan::new(graph, &layouts, &is_weight, options)?;
         let source = |(id, format): (TensorId, &WeightLayout)| {
             let WeightLayout::QuantisedPanels { format, n, k } = *format else {
                 return None;
@@ -53,16 +57,24 @@ impl Constants {
                 rows: tensor.constant()?,
                 n,
                 k,
+                on_demand: experts.is_on_demand(id),
             };
             Some((id, source))
         };
         let (ids, sources): (Vec<TensorId>, Vec<WeightSource<'_>>) =
             layouts.iter().filter_map(source).unzip();
         let quantised = PackedWeight::load_all(&sources, ctx, options)?;
+        let quantised: HashMap<TensorId, Arc<PackedWeight>> =
+            ids.into_iter().zip(quantised).collect();
+        let weight = |id: TensorId| match quantised.get(&id) {
+            Some(packed) => packed.bytes().clone(),
+            None => graph.tensor(id).constant().expect("a weight").clone(),
+        };
         Ok(Constants {
+            hot_experts: HotExperts::new(&experts, &weight)?,
             bytes: graph.tensors().iter().map(aligned).collect(),
             realigned: graph.tensors().iter().map(realigned_bytes).sum(),
-            quantised: ids.into_iter().zip(quantised).collect(),
+            quantised,
             layouts,
             panels: HashMap::new(),
             #[cfg(target_arch = "x86_64")]
@@ -134,13 +146,24 @@ impl Constants {
         }
     }
 
-    /// Bytes of packed weights and of realigned constants, in addition to the graph's own.
+    /// The experts that are in memory; `None` if all are.
+    pub(crate) fn hot_experts(&self) -> Option<MutexGuard<'_, HotExperts>> {
+        let experts = self.hot_experts.as_ref()?;
+        Some(experts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Bytes of packed weights, of slots of experts and of realigned constants, in addition to the graph's own.
     pub(crate) fn packed_bytes(&self) -> usize {
         let panels = self.panels.values();
         #[cfg(target_arch = "x86_64")]
         let panels = panels.chain(self.tiles.values());
-        let quantised: usize = self.quantised.values().map(|packed| packed.len()).sum();
-        panels.map(AlignedBuffer::len).sum::<usize>() + quantised + self.realigned
+        let quantised = self
+            .quantised
+            .values()
+            .filter(|packed| !packed.is_on_demand());
+        let quantised: usize = quantised.map(|packed| packed.len()).sum();
+        let slots = self.hot_experts().map_or(0, |experts| experts.bytes());
+        panels.map(AlignedBuffer::len).sum::<usize>() + quantised + slots + self.realigned
     }
 }
 

@@ -3,6 +3,7 @@
 mod call;
 mod constants;
 mod executable;
+mod hot_experts;
 mod mapped;
 mod prefetch;
 mod profile;
@@ -13,6 +14,7 @@ mod weight_layouts;
 
 pub(crate) use constants::realigned_bytes;
 pub(crate) use executable::CpuRecorder;
+pub(crate) use hot_experts::ExpertPlan;
 pub(crate) use mapped::mapped_bytes;
 pub(crate) use tape::PlannedStep;
 pub(crate) use weight_layouts::WeightLayouts;

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use crate::kernels::attention::cached::CachedAttention;
-use backend::NodeProfile;
+use backend::{ExpertUse, NodeProfile};
 use graph::{Bindings, Graph, Node};
 use kv::{KvStorage, LayerPlan};
 use std::time::Duration;
@@ -23,6 +23,7 @@ pub(crate) fn measurement(
         bytes: work.bytes,
         macs: work.macs,
         is_f32: work.floats,
+        experts: work.experts,
     }
 }
 
@@ -42,6 +43,8 @@ pub(crate) struct WorkEstimate {
     pub(crate) macs: u64,
     /// Whether the multiplications are f32.
     pub(crate) floats: bool,
+    /// Uses of experts, if only some of them are in memory.
+    pub(crate) experts: ExpertUse,
 }
 
 impl WorkEstimate {
@@ -53,6 +56,7 @@ impl WorkEstimate {
                 bytes: bytes as u64,
                 macs: macs as u64,
                 floats: !op.is_quantised(),
+                ..WorkEstimate::default()
             };
         }
         let [m, n, k] = match call {
@@ -69,6 +73,7 @@ impl WorkEstimate {
             bytes: bytes.unwrap_or(0) as u64,
             macs: (m * n * k) as u64,
             floats: !matches!(call, Call::QuantisedLinear(..)),
+            ..WorkEstimate::default()
         }
     }
 
@@ -88,6 +93,7 @@ impl WorkEstimate {
             bytes: most * (attend.kv_heads * row) as u64,
             macs: all * attend.heads as u64 * dims,
             floats: true,
+            ..WorkEstimate::default()
         }
     }
 }

@@ -186,7 +186,7 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
         .fold(WorkEstimate::default(), |a, b| WorkEstimate {
             bytes: a.bytes + b.bytes,
             macs: a.macs + b.macs,
-            floats: b.floats,
+            ..b
         })
 }
 
@@ -371,13 +371,21 @@ impl Tape {
                     (FusedKind::Attention { rotations }, [before @ .., attend]) => {
                         tape.run_attention(&ctx, rotations, before, attend, cache)
                     }
+                    (_, [entry]) if matches!(entry.call, Call::Experts(_)) => {
+                        tape.run_experts(&ctx, state, entry, cache)
+                    }
                     (_, [entry, ..]) => entry.call.run(&ctx, tape.addresses(entry), cache),
                     (_, []) => Ok(()),
                 };
                 done.map_err(|e| named(graph, graph.node(last.node), e))?;
             }
             if let (Some(measured), Some(started)) = (&mut measured, started) {
-                measured.push((op, started.elapsed(), work(graph, now, cache)));
+                let mut work = work(graph, now, cache);
+                if let Some(experts) = state.constants.hot_experts() {
+                    let last = &now[now.len() - 1];
+                    work.experts = experts.last_uses(last.node.0 as usize);
+                }
+                measured.push((op, started.elapsed(), work));
             }
             if let (Some(trace), [entry]) = (&mut trace, now) {
                 let node = graph.node(entry.node);
@@ -397,6 +405,30 @@ impl Tape {
             }
         }
         Ok(())
+    }
+
+    /// Runs experts on those that are in memory, if only some are.
+    ///
+    /// # Safety
+    /// As for [`Call::run`].
+    unsafe fn run_experts(
+        &self,
+        ctx: &Context<'_>,
+        state: &ExecState,
+        entry: &TapeCall,
+        cache: &mut Option<CacheStep<'_, CpuKv>>,
+    ) -> Result<(), CallError> {
+        let at = self.addresses(entry);
+        let mut experts = state.constants.hot_experts();
+        let hot = experts.as_mut();
+        let hot = hot.and_then(|experts| experts.begin(entry.node.0 as usize));
+        // SAFETY: as the caller guarantees.
+        unsafe {
+            match (&entry.call, hot) {
+                (Call::Experts(op), Some(mut hot)) => Ok(op.run(ctx, &mut hot, at.experts())?),
+                (call, _) => call.run(ctx, at, cache),
+            }
+        }
     }
 
     /// Runs the calls before an attention, except the rotation of its keys, and the attention, which rotates them.

@@ -141,6 +141,12 @@ impl WeightLayouts {
         )
     }
 
+    /// The bytes of a weight that is packed as integers.
+    pub(crate) fn packed_bytes(&self, id: TensorId) -> Option<usize> {
+        let layout = self.layouts.get(&id)?;
+        self.has_quantised_panels(id).then(|| layout.bytes())
+    }
+
     /// All weights with a packed layout.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TensorId, &WeightLayout)> {
         self.layouts.iter().map(|(id, format)| (*id, format))

@@ -88,6 +88,7 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
             free: 0,
             own: true,
             bound: MemoryBound::Free,
+            packed: [0; 2],
         };
         MemoryPlan::new(&model, &device, &options, kind, draft).unwrap()
     };
@@ -105,11 +106,36 @@ fn a_device_with_its_own_memory_holds_no_mapped_weights_and_no_kept_logits() {
             free,
             own: true,
             bound: MemoryBound::Free,
+            packed: [0; 2],
         };
         let limits = [MemoryLimit::Machine, MemoryLimit::Bytes(free)];
         limits.map(|limit| alone.check(limit, &backend).is_ok())
     };
     assert_eq!((fits(device), fits(device - 1)), ([true; 2], [false; 2]));
+}
+
+/// Experts that stay with the host are in its line and not in the device's total.
+#[test]
+fn packed_weights_in_the_hosts_memory_are_counted_there() {
+    let blueprint = Blueprint::parse(QWEN3.as_bytes()).unwrap();
+    let options = RunnerOptions {
+        context: Some(64),
+        ..RunnerOptions::default()
+    };
+    let plan = |packed: [usize; 2]| {
+        let device = Reporting {
+            free: 0,
+            own: true,
+            bound: MemoryBound::Free,
+            packed,
+        };
+        let kind = CacheKind::Contiguous;
+        MemoryPlan::new(&(&blueprint).into(), &device, &options, kind, None).unwrap()
+    };
+    let (all, moved) = (plan([9000, 0]), plan([2000, 7000]));
+    assert_eq!((all.host_packed_bytes, moved.host_packed_bytes), (0, 7000));
+    assert_eq!(all.total_bytes() - moved.total_bytes(), 7000);
+    assert_eq!(moved.host_bytes() - all.host_bytes(), 7000);
 }
 
 #[test]
@@ -192,6 +218,8 @@ struct Reporting {
     free: u64,
     own: bool,
     bound: MemoryBound,
+    /// Bytes of packed weights on the device and in the host's memory.
+    packed: [usize; 2],
 }
 
 impl Backend for Reporting {
@@ -209,6 +237,22 @@ impl Backend for Reporting {
 
     fn new_kv(&self, config: &kv::CacheConfig) -> Result<Box<dyn kv::KvBytes>, kv::KvError> {
         Reference::new().new_kv(config)
+    }
+
+    fn footprint(
+        &self,
+        graph: &graph::Graph,
+        request: &FootprintRequest<'_>,
+    ) -> Result<Footprint, backend::BackendError> {
+        let weights = (0..graph.tensors().len() as u32).map(TensorId);
+        let first = weights.into_iter().find(|id| (request.is_weight)(*id));
+        let list = |bytes: usize| first.map(|id| (id, bytes)).into_iter().collect();
+        let [packed, host] = self.packed.map(list);
+        Ok(Footprint {
+            packed,
+            host,
+            ..Reference::new().footprint(graph, request)?
+        })
     }
 
     fn free_memory(&self) -> Option<u64> {

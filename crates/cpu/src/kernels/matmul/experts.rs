@@ -36,14 +36,50 @@ pub(crate) enum ExpertProduct {
     Quantised(QuantisedLinear),
 }
 
-/// Addresses of a call's operands, result and scratch. The weights are those of the first expert.
+/// The weights of a call's experts.
+pub(crate) trait ExpertWeights: Sync {
+    /// Makes the weights of experts readable until the next call. Experts that are needed next may be read from the disk meanwhile.
+    fn load(&mut self, ctx: &Context<'_>, needed: &[u32], next: &[u32]) -> Result<(), String>;
+
+    /// The addresses of gate, up and down of an expert that was loaded.
+    fn addresses(&self, expert: u32) -> [*const u8; 3];
+}
+
+/// Experts that are all in memory, one after the other.
+pub(crate) struct ResidentExperts {
+    /// Gate, up and down of the first expert.
+    first: [SendPtr<u8>; 3],
+    /// Bytes of each of one expert.
+    sizes: [usize; 3],
+}
+
+impl ResidentExperts {
+    pub(crate) fn new(op: &Experts, first: [*const u8; 3]) -> ResidentExperts {
+        ResidentExperts {
+            first: first.map(|address| SendPtr(address.cast_mut())),
+            sizes: [op.gate, op.up, op.down].map(|product| product.weight_bytes()),
+        }
+    }
+}
+
+impl ExpertWeights for ResidentExperts {
+    fn load(&mut self, _: &Context<'_>, _: &[u32], _: &[u32]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn addresses(&self, expert: u32) -> [*const u8; 3] {
+        std::array::from_fn(|i| {
+            let first = self.first[i].0.cast_const();
+            first.wrapping_add(expert as usize * self.sizes[i])
+        })
+    }
+}
+
+/// Addresses of a call's operands, result and scratch.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpertOperands {
     pub(crate) x: *const f32,
     pub(crate) weights: *const f32,
-    pub(crate) gate: *const u8,
-    pub(crate) up: *const u8,
-    pub(crate) down: *const u8,
     /// The biases of gate, up and down; null without them.
     pub(crate) biases: [*const f32; 3],
     pub(crate) out: *mut f32,
@@ -224,10 +260,18 @@ impl Experts {
 
     /// Computes the blocks.
     ///
+    /// # Errors
+    /// That of the weights, if they cannot be read.
+    ///
     /// # Safety
     /// The operands must be valid for the sizes, quantised weights packed in their format, and the output and the scratch must
     /// overlap nothing else.
-    pub(crate) unsafe fn run(&self, ctx: &Context<'_>, at: ExpertOperands) {
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: &Context<'_>,
+        experts: &mut dyn ExpertWeights,
+        at: ExpertOperands,
+    ) -> Result<(), String> {
         if let Some(products) = self.row_products()
             && products.iter().all(|p| SingleRows::suits(p, ctx))
         {
@@ -247,8 +291,11 @@ impl Experts {
             }
             // Weights that no routing computed may be of more experts.
             if chosen.next().is_none() {
+                let numbers = &numbers[..active];
+                experts.load(ctx, numbers, &[])?;
                 // SAFETY: as the caller guarantees.
-                return unsafe { self.run_row(ctx, &products, &numbers[..active], at) };
+                unsafe { self.run_row(ctx, &products, numbers, experts, at) };
+                return Ok(());
             }
         }
         let [_, inner, depth] = self.gate.sizes();
@@ -264,16 +311,21 @@ impl Experts {
             std::slice::from_raw_parts_mut(at.out, self.rows * width).fill(0.0);
             let routes = std::slice::from_raw_parts(at.weights, self.rows * self.count);
             let numbers = at.scratch.wrapping_add(parts.numbers).cast::<u32>();
-            for expert in 0..self.count {
+            let is_used = |expert: &u32| {
+                let mut rows = routes.chunks_exact(self.count);
+                rows.any(|row| row[*expert as usize] != 0.0)
+            };
+            let used: Vec<u32> = (0..self.count as u32).filter(is_used).collect();
+            for (i, number) in used.iter().enumerate() {
+                experts.load(ctx, &used[i..=i], &used[i + 1..])?;
+                let [gate_weight, up_weight, down_weight] = experts.addresses(*number);
+                let expert = *number as usize;
                 let mut m = 0;
                 for row in 0..self.rows {
                     if routes[row * self.count + expert] != 0.0 {
                         numbers.add(m).write(row as u32);
                         m += 1;
                     }
-                }
-                if m == 0 {
-                    continue;
                 }
                 let rows = std::slice::from_raw_parts(numbers.cast_const(), m);
                 // All rows of the step are read where they are.
@@ -299,7 +351,7 @@ impl Experts {
                         };
                         LinearOperands {
                             x,
-                            weight: weight.wrapping_add(expert * product.weight_bytes()),
+                            weight,
                             epilogue: Epilogue {
                                 bias,
                                 ..Epilogue::NONE
@@ -310,8 +362,9 @@ impl Experts {
                     };
                 let [gate_bias, up_bias, down_bias] = at.biases;
                 let products = [self.gate.with_rows(m), self.up.with_rows(m)];
-                let gate_operands = operands(&products[0], at.gate, gate_bias, gathered, gate.0);
-                let up_operands = operands(&products[1], at.up, up_bias, gathered, up.0);
+                let gate_operands =
+                    operands(&products[0], gate_weight, gate_bias, gathered, gate.0);
+                let up_operands = operands(&products[1], up_weight, up_bias, gathered, up.0);
                 match products {
                     [ExpertProduct::Quantised(a), ExpertProduct::Quantised(b)]
                         if a.can_fuse_with(&b) =>
@@ -326,7 +379,10 @@ impl Experts {
                 }
                 self.gating(m * inner).run(ctx, gate.0, up.0, gate.0);
                 let down = self.down.with_rows(m);
-                down.run(ctx, operands(&down, at.down, down_bias, gate.0, results.0));
+                down.run(
+                    ctx,
+                    operands(&down, down_weight, down_bias, gate.0, results.0),
+                );
                 let out = SendPtr(at.out);
                 for_row_ranges(ctx, m, width, &|start, end| {
                     for i in start..end {
@@ -341,6 +397,7 @@ impl Experts {
                 });
             }
         }
+        Ok(())
     }
 
     /// The function of gate and up.
@@ -358,37 +415,34 @@ impl Experts {
     /// times an expert.
     ///
     /// # Safety
-    /// As for [`run`](Experts::run); the row must use these experts, at most `used`, and their numbers be where [`RowParts`] says.
+    /// As for [`run`](Experts::run); the row must use the experts of these numbers, at most `used`, which are loaded, and the numbers be
+    /// where [`RowParts`] says.
     unsafe fn run_row(
         &self,
         ctx: &Context<'_>,
         products: &[QuantisedLinear; 3],
-        experts: &[u32],
+        numbers: &[u32],
+        experts: &dyn ExpertWeights,
         at: ExpertOperands,
     ) {
         let [gate, up, down] = *products;
-        let active = experts.len();
+        let active = numbers.len();
         let parts = self.row_parts(products);
         let scratch = SendPtr(at.scratch);
         // SAFETY: the caller guarantees the operands and the scratch, whose parts do not overlap.
         unsafe {
-            let weights = [at.gate, at.up, at.down].map(|p| SendPtr(p.cast_mut()));
             let biases = at.biases.map(|p| SendPtr(p.cast_mut()));
-            let sizes = [&self.gate, &self.up, &self.down].map(ExpertProduct::weight_bytes);
             // Product `which` of an expert.
             let operands = |which: usize, index: usize, x: *const f32, out, quantised| {
-                let expert = experts[index] as usize;
+                let number = numbers[index];
                 let bias = biases[which].0.cast_const();
                 let bias = match bias.is_null() {
                     true => bias,
-                    false => bias.wrapping_add(expert * products[which].n),
+                    false => bias.wrapping_add(number as usize * products[which].n),
                 };
                 LinearOperands {
                     x,
-                    weight: weights[which]
-                        .0
-                        .cast_const()
-                        .wrapping_add(expert * sizes[which]),
+                    weight: experts.addresses(number)[which],
                     epilogue: Epilogue {
                         bias,
                         ..Epilogue::NONE
@@ -442,7 +496,7 @@ impl Experts {
             .run(ctx);
             let out = std::slice::from_raw_parts_mut(at.out, down.n);
             out.fill(0.0);
-            for (index, expert) in experts.iter().enumerate() {
+            for (index, expert) in numbers.iter().enumerate() {
                 let weight = *at.weights.add(*expert as usize);
                 let result = floats(parts.results).wrapping_add(index * down.n);
                 let result = std::slice::from_raw_parts(result, down.n);

@@ -20,6 +20,8 @@
 //! write breaks the seal. Chunks are verified if the file is not sealed, or if any of it has to be read from disk. A sealed
 //! file that is resident was verified when it was read, and is not verified again.
 
+mod in_pieces;
+
 use super::weight_source::WeightSource;
 use base::{Bytes, FileIdentity, atomic_write, xxh64};
 use std::collections::HashMap;
@@ -67,8 +69,10 @@ pub(super) struct PackedFile {
 pub(super) struct Chunk {
     bytes: Bytes,
     checksum: u64,
-    /// Whether the chunk was verified when it was read into memory.
+    /// Whether the chunk was verified when it was read into memory, or when its file was sealed if it is read on demand.
     verified: bool,
+    /// Whether the chunk stays in its file until a part of it is needed.
+    on_demand: bool,
 }
 
 impl Chunk {
@@ -78,8 +82,16 @@ impl Chunk {
 
     /// Reads the chunk from its file; returns false if it is damaged.
     pub(super) fn load(&self) -> bool {
+        if self.on_demand {
+            return self.verified || self.is_intact_in_file();
+        }
         self.bytes.populate();
         self.verified || xxh64(&self.bytes, 0) == self.checksum
+    }
+
+    fn is_intact_in_file(&self) -> bool {
+        let mut copy = vec![0; self.len()];
+        self.bytes.copy_to(&mut copy).is_ok() && xxh64(&copy, 0) == self.checksum
     }
 }
 
@@ -114,6 +126,15 @@ impl PackedFile {
         }
     }
 
+    /// Gives back the pages of the header, which are not read again.
+    pub(super) fn release_header(&self) {
+        let starts = self.ranges.values().map(|(range, _)| range.start);
+        let end = starts.min().unwrap_or(self.bytes.len());
+        if let Some(header) = self.bytes.slice(0..end) {
+            header.release();
+        }
+    }
+
     /// A packed weight and its chunks, which are not verified yet.
     pub(super) fn find(&self, weight: &WeightSource<'_>) -> Option<(Bytes, Vec<Chunk>)> {
         let (range, sums_at) = self.ranges.get(&key(weight)?)?.clone();
@@ -128,7 +149,9 @@ impl PackedFile {
             Some(Chunk {
                 bytes: bytes.slice(start..end)?,
                 checksum: u64::from_le_bytes(*sum),
-                verified: self.sealed && self.resident,
+                // Reading all experts at every start would take longer than a run.
+                verified: self.sealed && (self.resident || weight.on_demand),
+                on_demand: weight.on_demand,
             })
         };
         let chunks = starts.zip(sums).map(chunk).collect::<Option<_>>()?;
@@ -247,19 +270,21 @@ fn parse(bytes: &[u8]) -> Option<Contents<'_>> {
     })
 }
 
-/// The header as bytes, and the seal of the file.
-fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, Seal) {
-    let chunks = weights.iter().flat_map(|(_, bytes)| bytes.chunks(CHUNK));
-    let sums: Vec<u8> = chunks
-        .flat_map(|chunk| xxh64(chunk, 0).to_le_bytes())
-        .collect();
+/// The checksums of a weight's chunks, as they are in a file.
+fn checksums(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let sums = bytes.chunks(CHUNK).map(|chunk| xxh64(chunk, 0));
+    sums.flat_map(u64::to_le_bytes)
+}
+
+/// The header as bytes, and the seal of the file, of weights with these keys, sizes and checksums.
+fn head(path: &str, weights: &[(u64, usize)], sums: &[u8]) -> (Vec<u8>, Seal) {
     let end = HEADER_BYTES + weights.len() * RECORD_BYTES + sums.len() + path.len() + 8;
     let mut at = end.next_multiple_of(ALIGNMENT);
     let mut records = Vec::new();
-    for (key, bytes) in weights {
-        let fields = [*key, at as u64, bytes.len() as u64];
+    for (key, len) in weights {
+        let fields = [*key, at as u64, *len as u64];
         records.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
-        at += bytes.len();
+        at += len;
     }
     let mut head = MAGIC.to_vec();
     head.extend(VERSION.to_le_bytes());
@@ -274,6 +299,8 @@ fn head(path: &str, weights: &[(u64, Bytes)]) -> (Vec<u8>, Seal) {
     head.resize(end.next_multiple_of(ALIGNMENT), 0);
     (head, Seal::of(checksum))
 }
+
+pub(super) use in_pieces::write_in_pieces;
 
 /// A thread that writes a packed file.
 pub(super) struct PackedFileWriter {
@@ -309,7 +336,10 @@ impl PackedFileWriter {
             remove_stale_packed_files(&folder);
             // Leave at least half of the free space.
             if made.is_ok() && free_bytes(&folder).is_none_or(|free| size as u64 <= free / 2) {
-                let (head, seal) = head(&model, &keyed);
+                let sizes = keyed.iter().map(|(key, bytes)| (*key, bytes.len()));
+                let sums = keyed.iter().flat_map(|(_, bytes)| checksums(bytes));
+                let sums: Vec<u8> = sums.collect();
+                let (head, seal) = head(&model, &sizes.collect::<Vec<_>>(), &sums);
                 let weights = keyed.iter().map(|(_, bytes)| &bytes[..]);
                 let parts: Vec<&[u8]> = std::iter::once(&head[..]).chain(weights).collect();
                 let _ = atomic_write(&path, |file| {

@@ -1,11 +1,13 @@
 //! Packed weights: cached per process, mapped from a packed file, or packed on all threads.
 
-use super::packed_file::{Chunk, PackedFile, PackedFileWriter};
+use super::packed_file::{Chunk, PackedFile, PackedFileWriter, write_in_pieces};
 use super::weight_source::{PackPanel, WeightSource};
 use crate::kernels::Context;
 use backend::{BackendError, BackendErrorKind, CompileOptions, ProgressCallback};
 use base::{Bytes, DType};
 use std::collections::HashMap;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::Instant;
@@ -15,6 +17,8 @@ pub(crate) struct PackedWeight {
     bytes: Bytes,
     /// Keeps the source alive, so that its address is not reused for another weight.
     source: Bytes,
+    /// Whether its parts are read when they are needed.
+    on_demand: bool,
     /// Shared by all weights of a file that is being written; dropping the last of them waits for the writer.
     _writing: Option<Arc<PackedFileWriter>>,
 }
@@ -54,6 +58,7 @@ impl PackedWeight {
             let packed = Arc::new(PackedWeight {
                 bytes,
                 source: weight.rows.clone(),
+                on_demand: weight.on_demand,
                 _writing: writing.clone(),
             });
             cache.insert(weight.key(), Arc::downgrade(&packed));
@@ -69,8 +74,13 @@ impl PackedWeight {
         self.bytes.len()
     }
 
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> &Bytes {
+    /// Whether its parts are read from the file of packed weights when they are needed.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.on_demand
+    }
+
+    /// The packed bytes.
+    pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
@@ -87,6 +97,10 @@ fn load(
 ) -> Result<(Vec<Bytes>, Option<Arc<PackedFileWriter>>), BackendError> {
     let progress = Progress::new(weights, options.progress.as_ref());
     let folder = options.packed_folder.as_deref();
+    if weights.iter().any(|weight| weight.on_demand) {
+        let bytes = load_on_demand(weights, folder, ctx, &progress)?;
+        return Ok((bytes, None));
+    }
     let packed_file = folder.and_then(|folder| PackedFile::open(folder, weights));
     let found = |weight: &WeightSource<'_>| packed_file.as_ref()?.find(weight);
     let found: Vec<_> = weights.iter().map(found).collect();
@@ -113,6 +127,100 @@ fn load(
         _ => None,
     };
     Ok((bytes, writing.map(Arc::new)))
+}
+
+/// The packed bytes of weights of which parts are read when they are needed, and of the others of their model: all mapped. What the file
+/// of packed weights lacks is packed into a new one, piece by piece.
+fn load_on_demand(
+    weights: &[WeightSource<'_>],
+    folder: Option<&Path>,
+    ctx: &Context<'_>,
+    progress: &Progress<'_>,
+) -> Result<Vec<Bytes>, BackendError> {
+    let folder = folder.ok_or_else(|| {
+        let reason = "a budget for experts needs the file of packed weights";
+        BackendErrorKind::Options(reason.to_owned())
+    })?;
+    if let Some(packed_file) = PackedFile::open(folder, weights) {
+        let found = weights.iter().map(|weight| packed_file.find(weight));
+        let bytes = verify(found.collect(), ctx, progress);
+        if progress.stopped() {
+            return Err(BackendErrorKind::Interrupted.into());
+        }
+        let intact = bytes.iter().flatten().count();
+        packed_file.reseal(intact);
+        if intact == weights.len() {
+            let bytes = bytes.into_iter().flatten().collect();
+            return Ok(released(&packed_file, weights, bytes));
+        }
+    }
+    let failed = |error: io::Error| match progress.stopped() {
+        true => BackendErrorKind::Interrupted,
+        false => BackendErrorKind::Options(format!(
+            "a budget for experts needs the file of packed weights, which cannot be written to {}: {error}",
+            folder.display()
+        )),
+    };
+    progress.restart();
+    let written = write_in_pieces(folder, weights, &mut |weight, first, out| {
+        pack_panels(weight, first, out, ctx, progress);
+        match progress.stopped() {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => Ok(()),
+        }
+    });
+    written.map_err(failed)?;
+    let found = || {
+        let packed_file = PackedFile::open(folder, weights)?;
+        // They were packed just now: their checksums need no proof.
+        let bytes = weights
+            .iter()
+            .map(|weight| Some(packed_file.find(weight)?.0));
+        Some(released(
+            &packed_file,
+            weights,
+            bytes.collect::<Option<_>>()?,
+        ))
+    };
+    Ok(found().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?)
+}
+
+/// The weights, of which those that are read on demand have no resident page: the system maps pages around those that are read.
+fn released(
+    packed_file: &PackedFile,
+    weights: &[WeightSource<'_>],
+    bytes: Vec<Bytes>,
+) -> Vec<Bytes> {
+    packed_file.release_header();
+    let all = weights.iter().zip(&bytes);
+    for (_, bytes) in all.filter(|(weight, _)| weight.on_demand) {
+        bytes.release();
+    }
+    bytes
+}
+
+/// Packs some panels of a weight, from panel `first` on, on all threads.
+fn pack_panels(
+    weight: &WeightSource<'_>,
+    first: usize,
+    out: &mut [u8],
+    ctx: &Context<'_>,
+    progress: &Progress<'_>,
+) {
+    let panel_bytes = weight.format.panel_bytes(weight.k).max(1);
+    let panels: Vec<_> = out.chunks_mut(panel_bytes).map(Mutex::new).collect();
+    ctx.threads.run(panels.len(), &|task, _| {
+        if progress.stopped() {
+            return;
+        }
+        let mut out = panels[task].lock().expect("each panel is packed once");
+        ctx.isa.run_integers(PackPanel {
+            weight,
+            panel: first + task,
+            out: &mut out,
+        });
+        progress.add(out.len());
+    });
 }
 
 /// Reads mapped weights from their file and verifies their chunks on all threads. A damaged weight becomes `None`.
@@ -217,6 +325,11 @@ impl<'a> Progress<'a> {
     /// Subtracts bytes that were counted but must be loaded again.
     fn take_back(&self, bytes: usize) {
         self.done.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts from the beginning.
+    fn restart(&self) {
+        self.done.store(0, Ordering::Relaxed);
     }
 
     fn stopped(&self) -> bool {

@@ -82,6 +82,7 @@ pub fn plain_panels(
         rows,
         n,
         k,
+        on_demand: false,
     };
     let mut packed = vec![0; format.panel_bytes(k)];
     let mut plain = PlainPanel::default();

@@ -66,6 +66,7 @@ fn pack_on(
         rows,
         n,
         k,
+        on_demand: false,
     };
     let ctx = Context { isa, threads };
     // The same weight twice is packed once.

@@ -13,6 +13,8 @@ pub(crate) struct WeightSource<'a> {
     pub(crate) rows: &'a Bytes,
     pub(crate) n: usize,
     pub(crate) k: usize,
+    /// Whether parts of the packed weight are read when they are needed, from its file: it is never resident as a whole.
+    pub(crate) on_demand: bool,
 }
 
 impl WeightSource<'_> {

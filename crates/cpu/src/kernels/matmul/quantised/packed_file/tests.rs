@@ -82,6 +82,14 @@ impl ModelFolder {
         &self,
         options: &CompileOptions,
     ) -> Result<Vec<Arc<PackedWeight>>, backend::BackendError> {
+        self.load_as(options, false)
+    }
+
+    fn load_as(
+        &self,
+        options: &CompileOptions,
+        on_demand: bool,
+    ) -> Result<Vec<Arc<PackedWeight>>, backend::BackendError> {
         let threads = ThreadPool::new(2);
         let ctx = Context {
             isa: *Isa::available().last().unwrap(),
@@ -103,6 +111,7 @@ impl ModelFolder {
                 rows,
                 n,
                 k,
+                on_demand,
             });
         PackedWeight::load_all(&weights.collect::<Vec<_>>(), &ctx, options)
     }
@@ -236,7 +245,9 @@ fn no_header_gives_a_range_outside_the_file() {
         (2, Bytes::from(&[6; 128][..])),
     ];
     let path = "models/some.gguf";
-    let (mut whole, _) = head(path, &weights);
+    let sizes = weights.each_ref().map(|(key, bytes)| (*key, bytes.len()));
+    let sums = weights.iter().flat_map(|(_, bytes)| checksums(bytes));
+    let (mut whole, _) = head(path, &sizes, &sums.collect::<Vec<_>>());
     weights
         .iter()
         .for_each(|(_, bytes)| whole.extend(&bytes[..]));
@@ -317,6 +328,47 @@ fn the_progress_callback_gets_every_byte_and_can_cancel() {
     assert!(dir.load().1);
 }
 
+/// A model of which parts are read on demand is packed piece by piece, into the same file.
+#[test]
+fn weights_that_are_read_on_demand_are_packed_into_the_same_file() {
+    let dir = ModelFolder::new("demand");
+    let (made, _) = dir.load();
+    let whole = fs::read(dir.packed_file()).unwrap();
+    fs::remove_file(dir.packed_file()).unwrap();
+    let load = || {
+        let packed = dir.load_as(&dir.options(), true).unwrap();
+        assert!(packed.iter().all(|packed| packed.bytes().is_mapped()));
+        let bytes = packed.iter().map(|packed| packed.bytes().to_vec());
+        bytes.collect::<Vec<_>>()
+    };
+    assert_eq!(load(), made);
+    assert_eq!(fs::read(dir.packed_file()).unwrap(), whole);
+    let sealed = fs::metadata(dir.packed_file()).unwrap().modified().unwrap();
+    assert!(parse(&whole).unwrap().seal.is_on(sealed));
+    assert_eq!(load(), made);
+
+    // A file that lost its seal is verified, and packed again if it is damaged.
+    let mut bytes = whole.clone();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(dir.packed_file(), &bytes).unwrap();
+    assert_eq!(load(), made);
+    assert_eq!(fs::read(dir.packed_file()).unwrap(), whole);
+
+    // It needs the file.
+    let error = dir.load_as(&CompileOptions::default(), true).err().unwrap();
+    assert!(
+        matches!(error.kind(), BackendErrorKind::Options(_)),
+        "{error}"
+    );
+    fs::remove_dir_all(dir.folder()).unwrap();
+    fs::write(dir.folder(), "no folder").unwrap();
+    let error = dir.load_as(&dir.options(), true).err().unwrap();
+    assert!(
+        matches!(error.kind(), BackendErrorKind::Options(_)),
+        "{error}"
+    );
+}
+
 /// Packed files are read by later builds: when a layout changes, [`VERSION`] must change, and then the numbers here.
 /// Versions 1 and 2 have the same layouts.
 #[test]
@@ -339,6 +391,7 @@ fn layouts_are_those_of_the_version() {
             rows,
             n,
             k,
+            on_demand: false,
         };
         let packed = PackedWeight::load_all(&[weight], &ctx, &CompileOptions::default()).unwrap();
         sums.push((dtype.name(), xxh64(packed[0].bytes(), 1)));
