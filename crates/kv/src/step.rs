@@ -15,6 +15,8 @@ pub struct Step {
     padding: usize,
     /// Rows at the end that are padding.
     row_padding: usize,
+    /// Tokens after which recurrent layers keep their states, ascending.
+    kept_states: Vec<u32>,
 }
 
 /// One token of a step.
@@ -71,6 +73,7 @@ impl Clone for Step {
     fn clone_from(&mut self, source: &Step) {
         self.tokens.clone_from(&source.tokens);
         self.rows.clone_from(&source.rows);
+        self.kept_states.clone_from(&source.kept_states);
         (self.padding, self.row_padding) = (source.padding, source.row_padding);
     }
 }
@@ -87,6 +90,7 @@ impl Step {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.rows.clear();
+        self.kept_states.clear();
         (self.padding, self.row_padding) = (0, 0);
     }
 
@@ -112,6 +116,19 @@ impl Step {
     /// Asks for the outputs of a row. Outputs come in the order in which rows were asked for.
     pub fn want(&mut self, row: u32) {
         self.rows.push(row);
+    }
+
+    /// Asks recurrent layers to keep their states after a token, so that its sequence can be rewound or forked there. Tokens are named in
+    /// order. A pool without room keeps fewer.
+    pub fn keep_state(&mut self, token: u32) {
+        self.kept_states.push(token);
+    }
+
+    /// The next token, from one on, after which states are asked for.
+    pub(crate) fn next_kept_state(&self, token: usize) -> Option<usize> {
+        let at = (self.kept_states).partition_point(|kept| (*kept as usize) < token);
+        let kept = self.kept_states.get(at).map(|kept| *kept as usize);
+        kept.filter(|kept| *kept < self.tokens.len())
     }
 
     /// Asks for the outputs of the last token.

@@ -231,6 +231,55 @@ fn what_lies_between_states_is_computed_and_named() {
     assert_eq!((miss.reason, miss.position), (MissReason::NoState, 48));
 }
 
+/// A prompt of several messages keeps states where they end, so that one with another message behind is computed from there: with room
+/// for few states too.
+#[test]
+fn the_messages_of_a_prompt_end_at_states() {
+    for (name, room) in [("lfm2", 40), ("qwen35", 40), ("mamba2", 5)] {
+        let model = Arc::new(model(name));
+        let mut options = runner_options();
+        options.state_interval = 64;
+        let one = {
+            let planned = PlannedModel::try_from(model.artifact()).unwrap();
+            let kind = CacheKind::Cells { sequences: 1 };
+            let cpu = Cpu::new().unwrap();
+            let plan = MemoryPlan::new(&planned, &cpu, &options, kind, None).unwrap();
+            plan.cache.state_bytes()
+        };
+        options.state_bytes = room * one;
+        let prompt = tokens(330, 11);
+        let ends = [37, 90, 151, 222, 301];
+        let ask = |engine: &Engine, prompt: &[u32]| {
+            let request = Request {
+                message_ends: ends.to_vec(),
+                options: GenerateOptions {
+                    max_tokens: Some(1),
+                    ..GenerateOptions::default()
+                },
+                ..Request::new(prompt.to_vec())
+            };
+            let events = engine.handle().generate(request).unwrap();
+            events.into_iter().find_map(|event| match event {
+                RequestEvent::Finished(output) => Some(output.cache.cached_tokens),
+                RequestEvent::Failed(error) => panic!("{error}"),
+                _ => None,
+            })
+        };
+        for end in ends {
+            // Other tokens from the end of a message on.
+            let engine = engine(&model, options.clone());
+            assert_eq!(ask(&engine, &prompt), Some(0));
+            let edited = [&prompt[..end], &tokens(60, 90 + end as u32)].concat();
+            let cached = ask(&engine, &edited).unwrap();
+            // The first message and the last three have states.
+            if end != 90 && (room > 5 || end >= 222) {
+                assert_eq!(cached, end, "{name} {end}");
+            }
+            assert!(cached <= end, "{name} {end}");
+        }
+    }
+}
+
 #[test]
 fn a_cancelled_prompt_is_not_computed_again() {
     let model = Arc::new(model("lfm2"));

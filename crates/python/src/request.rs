@@ -38,6 +38,7 @@ pub(crate) fn submit(
             None => None,
         };
         let request = Request {
+            message_ends: loaded.model.message_ends(&prompt),
             sampling: SamplerOptions {
                 seed,
                 ..options.sampling.clone()

@@ -7,7 +7,7 @@ mod sequence;
 mod sequences;
 
 pub use forward::BatchToken;
-pub(crate) use forward::{CandidateLevel, Feed};
+pub(crate) use forward::{CandidateLevel, Feed, KeptStates};
 pub use sequence::{Runner, SequenceHandle, SequenceRunner};
 
 use crate::context_shift::{ContextShift, ContextShifter};

@@ -47,7 +47,8 @@ impl<'r, 's> Generator<'r, 's> {
         options: &GenerateOptions,
     ) -> Result<Generator<'r, 's>, RuntimeError> {
         let SequenceHandle { runner, seq } = sequence.into();
-        let sequence = Sequence::new(seq, prompt, sampler, options);
+        let sequence = Sequence::new(seq, prompt, sampler, options)
+            .with_message_ends(&model.message_ends(prompt));
         Generator::of(runner, model, vec![sequence])
     }
 

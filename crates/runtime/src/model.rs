@@ -190,6 +190,12 @@ impl Model {
             .map_err(no_tokenizer)?)
     }
 
+    /// The lengths of a rendered conversation at which messages end; none without a tokenizer.
+    pub fn message_ends(&self, ids: &[u32]) -> Vec<usize> {
+        let tokenizer = self.text_assets().tokenizer.as_ref();
+        tokenizer.map_or(vec![], |tokenizer| tokenizer.message_ends(ids))
+    }
+
     /// The chat template.
     ///
     /// # Errors

@@ -79,6 +79,7 @@ impl Answer {
         for (choice, constraint) in constraints.into_iter().enumerate() {
             let request = Request {
                 prompt: prepared.tokens.to_vec(),
+                message_ends: model.model.message_ends(&prepared.tokens),
                 sampling: SamplerOptions {
                     seed: parameters.sampling.seed.wrapping_add(choice as u64),
                     ..parameters.sampling.clone()

@@ -94,6 +94,7 @@ impl App {
         }
         let request = Request {
             priority: -1,
+            message_ends: model.model.message_ends(tokens),
             ..prefill(tokens.to_vec(), cells)
         };
         // Without a place in the queue, the first completion computes them.

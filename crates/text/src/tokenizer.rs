@@ -173,6 +173,18 @@ impl Tokenizer {
         ids
     }
 
+    /// The lengths of a rendered conversation at which messages end: behind the tokens that end a turn, and the white space behind them.
+    pub fn message_ends(&self, ids: &[u32]) -> Vec<usize> {
+        let is_space = |id: &&u32| {
+            let bytes = self.token_bytes(**id).unwrap_or_default();
+            !bytes.is_empty() && bytes.iter().all(u8::is_ascii_whitespace)
+        };
+        let ends = (1..).zip(ids).filter(|(_, id)| self.is_eog(**id));
+        let ends = ends.map(|(length, _)| length);
+        ends.map(|length| length + ids[length..].iter().take_while(is_space).count())
+            .collect()
+    }
+
     /// The control tokens of a conversation.
     pub(crate) fn control_tokens(&self, prompt: &Prompt) -> Vec<u32> {
         let tokens = self.prompt_parts(prompt).into_iter();

@@ -126,7 +126,8 @@ impl Cells {
         for (index, token) in tokens.iter().enumerate() {
             if !is_needed[index] && ends.is_snapshot(step, index, policy) {
                 // A smaller gap than its own is closed for it.
-                let gap = match policy.is_regular(token.position as u32) {
+                let is_asked_for = step.next_kept_state(index) == Some(index);
+                let gap = match policy.is_regular(token.position as u32) && !is_asked_for {
                     true => policy.interval,
                     false => u32::MAX - 1,
                 };
@@ -217,8 +218,8 @@ impl SequenceEnds {
         self.0[token.seq as usize] == index
     }
 
-    /// Whether the state after a token inside a prompt is kept, if there is room: at regular positions, and before the last token of
-    /// a prompt, so that the prompt can be answered again.
+    /// Whether the state after a token inside a prompt is kept, if there is room: where the step asks for it, before the last token of a
+    /// prompt, so that the prompt can be answered again, and at regular positions, unless the step asks for one shortly after.
     fn is_snapshot(&self, step: &Step, index: usize, policy: StatePolicy) -> bool {
         let token = &step.tokens()[index];
         let next = step.tokens().get(index + 1);
@@ -226,7 +227,13 @@ impl SequenceEnds {
             let continues = next.seq == token.seq && next.role == Role::Next;
             continues && self.is_last(next, index + 1) && step.rows().contains(&(index as u32 + 1))
         });
-        token.role == Role::Next && (policy.is_regular(token.position as u32) || ends_prompt)
+        let asked_for = step.next_kept_state(index);
+        let soon = |kept: usize| {
+            let same = step.tokens()[kept].seq == token.seq;
+            same && (kept - index) as u32 <= policy.interval / 2
+        };
+        let is_regular = policy.is_regular(token.position as u32) && !asked_for.is_some_and(soon);
+        token.role == Role::Next && (asked_for == Some(index) || is_regular || ends_prompt)
     }
 }
 
@@ -381,6 +388,8 @@ impl CellSpace {
             let is_kept = ends.is_last(token, index) || ends.is_snapshot(step, index, policy);
             if cell != NO_CELL && is_kept {
                 self.append(seq, token.position as u32, cell);
+                let sequence = &mut self.sequences[seq as usize];
+                sequence.keeps_live = step.next_kept_state(index) == Some(index);
             }
         }
     }

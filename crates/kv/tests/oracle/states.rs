@@ -499,6 +499,34 @@ fn snapshots_are_kept_where_prompts_begin_and_end() {
     );
 }
 
+/// A step asks for states where messages end: also at its own end, if one token follows. A regular one shortly before is left out, but not
+/// one of another sequence.
+#[test]
+fn snapshots_are_kept_where_a_step_asks_for_them() {
+    let mut cache = Cells::new(&config(16, 8));
+    let mut plan = StepPlan::default();
+    let mut feed = |cache: &mut Cells, parts: &[(u32, u32, u32)], kept: &[u32]| {
+        let mut step = Step::default();
+        for (seq, from, n) in parts {
+            step.extend(*seq, *from, &vec![1; *n as usize]);
+        }
+        kept.iter().for_each(|token| step.keep_state(*token));
+        cache.plan(&step, &mut plan).unwrap();
+        cache.commit(&plan);
+    };
+    // Positions 7 and 15 are regular; 17 is asked for two tokens after the second.
+    feed(&mut cache, &[(0, 0, 20)], &[4, 17, 19]);
+    assert_eq!(cache.state_positions(0).unwrap(), [4, 7, 17, 19]);
+    feed(&mut cache, &[(0, 20, 1)], &[]);
+    assert_eq!(cache.state_positions(0).unwrap(), [4, 7, 17, 19, 20]);
+    feed(&mut cache, &[(0, 21, 1)], &[]);
+    assert_eq!(cache.state_positions(0).unwrap(), [4, 7, 17, 19, 21]);
+    // The last token of the step is the first of another sequence, and is asked for.
+    feed(&mut cache, &[(1, 0, 10), (2, 0, 2)], &[10]);
+    assert_eq!(cache.state_positions(1).unwrap(), [7, 9]);
+    assert_eq!(cache.state_positions(2).unwrap(), [0, 1]);
+}
+
 /// What is missed least is given up: the snapshot after the fewest tokens since the one before.
 #[test]
 fn the_snapshots_that_are_missed_least_make_room() {

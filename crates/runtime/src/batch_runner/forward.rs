@@ -18,6 +18,27 @@ pub struct BatchToken {
     pub logits: bool,
 }
 
+/// Where recurrent layers keep their states while tokens of a prompt are fed.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct KeptStates<'a> {
+    /// Lengths of the prompt, ascending.
+    pub(crate) lengths: &'a [usize],
+    /// Tokens of the prompt that were fed before.
+    pub(crate) fed: usize,
+}
+
+impl KeptStates<'_> {
+    /// The indices of the tokens after which states are kept, of `count` tokens.
+    fn tokens(self, count: usize) -> impl Iterator<Item = usize> {
+        let fed = self.fed;
+        let inside = self
+            .lengths
+            .iter()
+            .filter(move |n| **n > fed && **n <= fed + count);
+        inside.map(move |length| length - fed - 1)
+    }
+}
+
 /// What one sequence feeds in a forward. Its pending token is fed before its tokens, or is the root of its tree.
 #[derive(Clone, Copy)]
 pub(crate) enum Feed<'a> {
@@ -26,6 +47,7 @@ pub(crate) enum Feed<'a> {
         seq: SeqId,
         tokens: &'a [u32],
         logits: bool,
+        kept_states: KeptStates<'a>,
     },
     /// A tree of candidates. They stay until a path of them is committed.
     Tree { seq: SeqId, tree: &'a TreeProposal },
@@ -66,10 +88,10 @@ impl BatchRunner {
         let sequences = sequences.chain(trees.iter().map(|(seq, _)| *seq));
         let pending = self.take_all_pending(sequences);
         if pending.is_empty() {
-            return self.run_after(&pending, tokens, trees, wanted);
+            return self.run_after(&pending, (tokens, &[]), trees, wanted);
         }
         let tokens = [&pending[..], tokens].concat();
-        self.run_after(&pending, &tokens, trees, wanted)
+        self.run_after(&pending, (&tokens, &[]), trees, wanted)
     }
 
     /// Runs one forward for these sequences, each of which occurs once. After an error, the sequences are as they were.
@@ -79,6 +101,7 @@ impl BatchRunner {
         wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
         let mut tokens = vec![];
+        let mut kept = vec![];
         let mut trees = vec![];
         let pending = self.take_all_pending(parts.iter().map(Feed::seq));
         for part in parts {
@@ -88,7 +111,12 @@ impl BatchRunner {
                     seq,
                     tokens: ids,
                     logits,
+                    kept_states,
                 } => {
+                    let is_pending = pending.iter().any(|token| token.seq == seq);
+                    let first_id = tokens.len() + usize::from(is_pending);
+                    let own = kept_states.tokens(ids.len());
+                    kept.extend(own.map(|token| (first_id + token) as u32));
                     let first = pending.iter().filter(|token| token.seq == seq);
                     let ids = first.map(|token| token.id).chain(ids.iter().copied());
                     let token = |id| BatchToken {
@@ -103,7 +131,7 @@ impl BatchRunner {
                 }
             }
         }
-        self.run_after(&pending, &tokens, &trees, wanted)
+        self.run_after(&pending, (&tokens, &kept), &trees, wanted)
     }
 
     /// Removes the pending tokens of sequences, for a step that feeds them.
@@ -120,11 +148,12 @@ impl BatchRunner {
         pending
     }
 
-    /// Checks and runs tokens, with the pending ones that were taken among them, and trees. After an error they are pending again.
+    /// Checks and runs tokens, with the pending ones that were taken among them, and trees. Recurrent layers keep their states after the
+    /// tokens `kept`. After an error they are pending again.
     fn run_after(
         &mut self,
         pending: &[BatchToken],
-        tokens: &[BatchToken],
+        (tokens, kept): (&[BatchToken], &[u32]),
         trees: &[(SeqId, &TreeProposal)],
         wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
@@ -132,7 +161,7 @@ impl BatchRunner {
         let ids = tokens.iter().map(|token| token.id);
         let checked = self.decoder.check_ids(ids.chain(of_trees.copied()));
         let levels: Vec<_> = trees.iter().map(CandidateLevel::of_tree).collect();
-        let ran = checked.and_then(|()| self.run(tokens, &levels, wanted));
+        let ran = checked.and_then(|()| self.run((tokens, kept), &levels, wanted));
         if ran.is_err() {
             for token in pending {
                 self.append(token.seq, token.id);
@@ -148,13 +177,13 @@ impl BatchRunner {
     ) -> Result<(), RuntimeError> {
         let ids = levels.iter().flat_map(|level| level.tokens);
         self.decoder.check_ids(ids.copied())?;
-        self.run(&[], levels, LogitsMode::Logits)
+        self.run((&[], &[]), levels, LogitsMode::Logits)
     }
 
     /// Runs one forward. The caller has checked the token ids and taken the pending tokens.
     fn run(
         &mut self,
-        tokens: &[BatchToken],
+        (tokens, kept): (&[BatchToken], &[u32]),
         levels: &[CandidateLevel<'_>],
         wanted: LogitsMode,
     ) -> Result<(), RuntimeError> {
@@ -178,6 +207,7 @@ impl BatchRunner {
                 step.want(row);
             }
         }
+        kept.iter().for_each(|token| step.keep_state(*token));
         let mut rows = tokens.iter().filter(|token| token.logits).count();
         let mut added = Vec::with_capacity(levels.len());
         for level in levels {

@@ -210,6 +210,7 @@ impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
             seq,
             tokens,
             logits,
+            kept_states: super::KeptStates::default(),
         };
         self.batch().forward(&[part], wanted)
     }

@@ -2,6 +2,7 @@
 
 use super::constraint::{ConstraintState, TokenConstraint};
 use super::logprobs::{GeneratedToken, TokenLogprobs};
+use crate::batch_runner::KeptStates;
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
 use crate::speculative::Speculator;
@@ -11,6 +12,9 @@ use kv::SeqId;
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 use text::{ReasoningGuard, Tokenizer};
+
+/// Messages at the end of a prompt after which states are kept.
+const LAST_MESSAGES: usize = 3;
 
 /// A value that a sequence owns, or borrows from a caller who continues with it.
 pub enum Owned<'a, T> {
@@ -61,6 +65,8 @@ pub struct Sequence<'a> {
     /// The tokens to feed before the first sample. The first `fed` are in the cache.
     prompt: Vec<u32>,
     fed: usize,
+    /// The lengths of the prompt after which recurrent layers keep their states, ascending.
+    kept_states: Vec<usize>,
     sampler: Owned<'a, Sampler>,
     detokenizer: IncrementalDetokenizer,
     pub(super) constraint: Option<ConstraintState>,
@@ -95,6 +101,7 @@ impl<'a> Sequence<'a> {
             detokenizer: IncrementalDetokenizer::new(options.clone(), prompt.iter()),
             prompt,
             fed: 0,
+            kept_states: vec![],
             sampler: sampler.into(),
             constraint: None,
             logprobs: None,
@@ -114,6 +121,30 @@ impl<'a> Sequence<'a> {
     pub fn with_constraint(mut self, constraint: Option<Box<dyn TokenConstraint>>) -> Sequence<'a> {
         self.constraint = constraint.map(ConstraintState::new);
         self
+    }
+
+    /// Keeps the states of recurrent layers after messages that end at these lengths of the prompt, so that a later prompt that differs
+    /// behind one of them is computed from there: after the first, which many conversations may share, and the last ones, which are edited.
+    pub fn with_message_ends(mut self, ends: &[usize]) -> Sequence<'a> {
+        let inside = |end: &usize| (1..self.prompt.len()).contains(end);
+        let mut ends: Vec<usize> = ends.iter().copied().filter(inside).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let last = ends.len().saturating_sub(LAST_MESSAGES).max(1);
+        self.kept_states = (0..)
+            .zip(ends)
+            .filter(|(i, _)| *i == 0 || *i >= last)
+            .map(|(_, end)| end)
+            .collect();
+        self
+    }
+
+    /// Where recurrent layers keep their states in the rest of the prompt.
+    pub(crate) fn kept_states(&self) -> KeptStates<'_> {
+        KeptStates {
+            lengths: &self.kept_states,
+            fed: self.fed,
+        }
     }
 
     /// With `Some(k)`, every generated token has its log-probability and those of the `k` most likely ones.

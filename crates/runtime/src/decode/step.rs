@@ -3,7 +3,7 @@
 use super::constraint::MaskWorker;
 use super::logprobs::GeneratedToken;
 use super::sequence::Sequence;
-use crate::batch_runner::Feed;
+use crate::batch_runner::{Feed, KeptStates};
 use crate::generation::FinishReason;
 use crate::speculative::{RoundInput, RoundTrace, propose_trees, verify_tree};
 use crate::{BatchRunner, RuntimeError};
@@ -198,6 +198,7 @@ impl DecodeStep<'_> {
                 seq,
                 tokens: &remaining[..n],
                 logits: n == remaining.len(),
+                kept_states: sequence.kept_states(),
             };
             let part = match (rows[index], &sequence.speculator) {
                 (Rows::None | Rows::Outputs, _) => continue,
@@ -232,6 +233,7 @@ impl DecodeStep<'_> {
                         seq,
                         tokens: &[],
                         logits: true,
+                        kept_states: KeptStates::default(),
                     }
                 }
                 tokens => tokens,

@@ -15,6 +15,9 @@ use std::time::Instant;
 pub struct Request {
     /// The prompt.
     pub prompt: Vec<u32>,
+    /// The lengths of the prompt at which its messages end. Recurrent layers keep their states after some of them, so that a conversation
+    /// whose last message was edited is computed from there.
+    pub message_ends: Vec<usize>,
     /// How tokens are sampled.
     pub sampling: SamplerOptions,
     /// The conditions that end the generation. With a maximum of 0 tokens, only the prompt is computed and kept.
@@ -40,6 +43,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>) -> Request {
         Request {
             prompt,
+            message_ends: vec![],
             sampling: SamplerOptions::default(),
             options: GenerateOptions::default(),
             logprobs: None,

@@ -51,6 +51,7 @@ impl RunningRequest {
             branch: request.branch,
             speculation: request.speculation,
             sequence: sequence
+                .with_message_ends(&request.message_ends)
                 .with_constraint(request.constraint)
                 .with_logprobs(request.logprobs)
                 .with_deadline(request.deadline),

@@ -3,7 +3,7 @@
 use super::drafter::{Draft, DraftPart};
 use super::level_search::{Children, TreeLevel, most_likely};
 use super::proposal::Proposal;
-use crate::batch_runner::{BatchRunner, CandidateLevel, Feed};
+use crate::batch_runner::{BatchRunner, CandidateLevel, Feed, KeptStates};
 use crate::options::RunnerOptions;
 use crate::{Model, RuntimeError, RuntimeErrorKind, common_prefix_len};
 use backend::{Backend, LogitsMode};
@@ -76,6 +76,7 @@ impl Draft for DraftModel {
             seq: part.seq,
             tokens: &part.proposal.history[part.rows.clone()],
             logits: part.rows.end == part.proposal.history.len(),
+            kept_states: KeptStates::default(),
         });
         self.runner
             .forward(&feeds.collect::<Vec<_>>(), LogitsMode::Logits)?;
