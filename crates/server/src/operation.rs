@@ -264,7 +264,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
 /// A metric's name, its description and its value.
 type Metric = (&'static str, &'static str, u64);
 
-fn counters_of(c: &Counters) -> [Metric; 12] {
+fn counters_of(c: &Counters) -> [Metric; 13] {
     let counters = [
         (
             "requests_started_total",
@@ -303,6 +303,11 @@ fn counters_of(c: &Counters) -> [Metric; 12] {
             &c.generated_tokens,
         ),
         ("steps_total", "Forwards", &c.steps),
+        (
+            "step_tokens_total",
+            "Tokens of all forwards",
+            &c.step_tokens,
+        ),
         (
             "draft_forwards_total",
             "Forwards of the draft",

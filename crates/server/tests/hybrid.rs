@@ -5,6 +5,7 @@ mod common;
 use common::Running;
 use kvark::RunnerOptions;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::path::Path;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -114,5 +115,99 @@ fn a_miss_between_states_is_named() {
     assert_eq!(
         reply["kvark"]["cache"]["miss"]["reason"], "no_state",
         "{reply}"
+    );
+}
+
+/// A history that arrives as one prompt keeps states where its messages end.
+#[test]
+fn an_edited_message_of_one_long_prompt_is_computed_alone() {
+    let server = start();
+    let mut messages = vec![message("system", &sentence(100))];
+    for turn in 0..9 {
+        messages.push(message("user", &sentence(turn)));
+        messages.push(message("assistant", &sentence(50 + turn)));
+    }
+    messages.push(message("user", &sentence(9)));
+    let [prompt, cached, _] = tokens(&ask(&server, &messages));
+    assert!(prompt > 300 && cached == 0, "{cached} of {prompt}");
+    let edit = message("user", "Something else, please.");
+    *messages.last_mut().unwrap() = edit.clone();
+    let [prompt, cached, _] = tokens(&ask(&server, &messages));
+    let [alone, ..] = tokens(&ask(&server, &[edit]));
+    assert!(
+        prompt - cached <= alone,
+        "{cached} of {prompt}, {alone} are new"
+    );
+}
+
+/// The value of a counter of the model.
+fn counter(server: &Running, name: &str) -> usize {
+    let text = String::from_utf8(server.get("/metrics").body).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}{{")));
+    let line = line.unwrap_or_else(|| panic!("{name} is not in {text}"));
+    line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as usize
+}
+
+/// A client that goes away while its prompt is computed, and asks again, waits for at most the tokens after the last state.
+#[test]
+fn a_prompt_that_was_cancelled_goes_on_from_its_last_state() {
+    const INTERVAL: usize = 64;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let server = common::serve(|options| {
+        options.models = vec![("hybrid".to_owned(), folder.join("hybrid_chat.gguf"))];
+        options.runner = RunnerOptions {
+            context: Some(4096),
+            state_interval: INTERVAL as u32,
+            // Many steps, so that the client leaves between two of them.
+            max_step_tokens: 8,
+            ..RunnerOptions::default()
+        };
+    });
+    let text: String = (0..50).map(sentence).collect();
+    let body = json!({
+        "messages": [message("user", &text)], "max_tokens": 100, "temperature": 0,
+    });
+    let counted = server.ask(
+        "/v1/messages/count_tokens",
+        &json!({
+            "model": "hybrid", "messages": [message("user", &text)],
+        }),
+    );
+    let prompt = number(&counted, "/input_tokens");
+    assert!(prompt > 1000, "{prompt}");
+    let mut client = server.connect();
+    let request = body.to_string();
+    write!(
+        client,
+        "POST {CHAT} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{request}",
+        server.address,
+        request.len()
+    )
+    .unwrap();
+    let mut computed = 0;
+    while computed * 10 < prompt * 6 {
+        computed = counter(&server, "kvark_step_tokens_total");
+    }
+    drop(client);
+    let ended = || {
+        counter(&server, "kvark_requests_cancelled_total")
+            + counter(&server, "kvark_requests_finished_total")
+    };
+    while ended() == 0 {}
+    // The server has noticed it at some later step.
+    let all = counter(&server, "kvark_step_tokens_total");
+    assert!(all >= computed, "{all}, {computed}");
+    let before = all.min(prompt - 1);
+    let reply = server.ask(CHAT, &body);
+    let [again, cached, answer] = tokens(&reply);
+    assert_eq!(again, prompt);
+    // What was computed before the client left, but for the tokens after its last state.
+    assert!(cached + INTERVAL >= before, "{cached} of {before}");
+    let new = counter(&server, "kvark_step_tokens_total") - all;
+    assert!(
+        new <= prompt - before + INTERVAL + answer,
+        "{new} after {before} of {prompt}"
     );
 }
