@@ -228,7 +228,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
             [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
-            [CompletionResult]::new('--model-draft', '--model-draft', [CompletionResultType]::ParameterName, 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the model itself carries; -md too')
+            [CompletionResult]::new('--model-draft', '--model-draft', [CompletionResultType]::ParameterName, 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, mtp for the head that the model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]')
             [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address to listen on; 0.0.0.0 for all networks')
             [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port to listen on; 0 for any free one')
             [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Requests that run at once')

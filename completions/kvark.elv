@@ -222,7 +222,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand -m 'A model, as a flag; can be repeated'
             cand --model 'A model, as a flag; can be repeated'
             cand --hf-repo 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one'
-            cand --model-draft 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the model itself carries; -md too'
+            cand --model-draft 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, mtp for the head that the model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]'
             cand --host 'Address to listen on; 0.0.0.0 for all networks'
             cand --port 'Port to listen on; 0 for any free one'
             cand --parallel 'Requests that run at once'

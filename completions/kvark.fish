@@ -253,7 +253,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l no-packed-file -d '
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s m -l model -d 'A model, as a flag; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, or mtp for the head that the model itself carries; -md too' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l model-draft -d 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, mtp for the head that the model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l host -d 'Address to listen on; 0.0.0.0 for all networks' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l port -d 'Port to listen on; 0 for any free one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l parallel -l slots -l np -d 'Requests that run at once' -r

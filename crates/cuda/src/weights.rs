@@ -298,7 +298,7 @@ mod tests {
         let mut b = GraphBuilder::new("experts");
         let mut x = b.input("x", DType::F32, [1.into(), 64.into()]);
         let weights = b.input("weights", DType::F32, [1.into(), 4.into()]);
-        let mut weight = |b: &mut GraphBuilder, name: String, n: usize| {
+        let weight = |b: &mut GraphBuilder, name: String, n: usize| {
             let data = Bytes::from(&vec![0; n * 64 * 2][..]);
             b.constant(&name, DType::F16, &[n, 64], data).unwrap()
         };
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(none, 0);
         let layer = bytes(2)[1];
         assert!(layer > 0 && 3 * layer < all);
-        for layers in 0..5 {
+        for layers in 0..5usize {
             let moved = layers.saturating_sub(1).min(3) * layer;
             assert_eq!(bytes(layers), [all - moved, moved]);
         }

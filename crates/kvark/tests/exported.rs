@@ -8,7 +8,7 @@
 mod common;
 
 use common::{named_by, outside_fixture};
-use kvark::backend::{CompileOptions, ExecutorKind, Isa, Precision};
+use kvark::backend::{CompileOptions, ExecutorKind, Isa};
 use kvark::cache::{
     CacheConfig, KvStorage, RingPolicy, make_decode_session, make_seq_session, make_tree_session,
 };
@@ -23,26 +23,17 @@ use std::path::Path;
 const TOLERANCE: f32 = 1e-4;
 
 /// Both executors, with different numbers of threads.
-const COMPILES: [CompileOptions; 2] = [
-    CompileOptions {
-        threads: Some(2),
-        executor: ExecutorKind::Compiled,
-        run_mode: None,
-        packed_folder: None,
-        progress: None,
-        record_all: false,
-        precision: Precision::High,
-    },
-    CompileOptions {
-        threads: Some(1),
-        executor: ExecutorKind::Interpreted,
-        run_mode: None,
-        packed_folder: None,
-        progress: None,
-        record_all: false,
-        precision: Precision::High,
-    },
-];
+fn compiles() -> [CompileOptions; 2] {
+    let with = |threads, executor| CompileOptions {
+        threads: Some(threads),
+        executor,
+        ..CompileOptions::default()
+    };
+    [
+        with(2, ExecutorKind::Compiled),
+        with(1, ExecutorKind::Interpreted),
+    ]
+}
 
 fn json(path: &Path) -> Json {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -111,7 +102,7 @@ fn toy_config(artifact: &Artifact) -> CacheConfig {
 /// The cache uses that are tested on every tier with every executor.
 fn everywhere(mut case: impl FnMut(&Cpu, &CompileOptions, &str)) {
     for isa in Isa::available() {
-        for compile in COMPILES {
+        for compile in compiles() {
             let what = format!("{isa}, {:?}", compile.executor);
             case(&Cpu::with_isa(isa), &compile, &what);
         }
@@ -439,7 +430,7 @@ fn tiny_exports_give_the_logits_of_transformers() {
         let (ids, truth) = (ids(&golden["ids"]), floats(&golden["logits"]["data"]));
         for isa in Isa::available() {
             let mut first = None;
-            for compile in COMPILES {
+            for compile in compiles() {
                 for (batch, rings) in [(512, true), (3, true), (1, false)] {
                     let runner_options = RunnerOptions {
                         max_step_tokens: batch,

@@ -38,7 +38,7 @@ impl InferenceSession {
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let bindings = self.bindings(&given, random)?;
         let left_out = |name: &str| given.iter().all(|(given, _)| given != name);
-        let ids = self.graph().inputs().iter().enumerate();
+        let ids = self.graph().caller_inputs().iter().enumerate();
         let missing: Vec<usize> = ids
             .filter(|(i, _)| left_out(&self.inputs[*i].name))
             .map(|(i, _)| i)

@@ -191,8 +191,12 @@ fn the_refusal_names_the_limit() {
     let mut plan = plan(1024, KvStorage::F32, CacheKind::Contiguous);
     let total = plan.total_bytes() as u64;
     let refusal = |plan: &MemoryPlan, free: u64, bound: MemoryBound| {
-        let own = false;
-        let backend = Reporting { free, own, bound };
+        let backend = Reporting {
+            free,
+            own: false,
+            bound,
+            packed: [0; 2],
+        };
         let checked = plan.check(MemoryLimit::Machine, &backend);
         checked.err().map(|error| error.to_string())
     };
