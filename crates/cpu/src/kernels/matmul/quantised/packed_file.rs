@@ -24,7 +24,7 @@ mod in_pieces;
 
 use super::weight_source::WeightSource;
 use base::{Bytes, FileIdentity, atomic_write, xxh64};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -133,6 +133,25 @@ impl PackedFile {
         if let Some(header) = self.bytes.slice(0..end) {
             header.release();
         }
+    }
+
+    /// The intact weights of the file that are not among these, with their keys: those of other graphs of the model file, such as
+    /// a head that drafts. A file that is written anew keeps them.
+    pub(super) fn others(&self, weights: &[WeightSource<'_>]) -> Vec<(u64, Bytes)> {
+        let own: HashSet<u64> = weights.iter().filter_map(key).collect();
+        let others = self.ranges.iter().filter(|(key, _)| !own.contains(key));
+        let mut others: Vec<_> = others
+            .filter_map(|(key, (range, sums_at))| {
+                let bytes = self.bytes.slice(range.clone())?;
+                let (sums, _) = self.bytes.get(*sums_at..)?.as_chunks::<8>();
+                let mut chunks = bytes.chunks(CHUNK).zip(sums);
+                let intact = chunks.all(|(chunk, sum)| xxh64(chunk, 0) == u64::from_le_bytes(*sum));
+                intact.then_some((range.start, *key, bytes))
+            })
+            .collect();
+        others.sort_unstable_by_key(|(start, ..)| *start);
+        let keyed = others.into_iter().map(|(_, key, bytes)| (key, bytes));
+        keyed.collect()
     }
 
     /// A packed weight and its chunks, which are not verified yet.
@@ -312,21 +331,23 @@ impl PackedFileWriter {
     /// Starts a thread that writes the packed weights to the folder, if they have at least [`MIN_FILE_BYTES`] and take
     /// at most half of the free disk space. `packing` is the time that packing them took: the writer may take as long
     /// when the weights are dropped, because the next start saves it. Write errors are ignored: the next start then packs
-    /// the weights again.
+    /// the weights again. `others` are weights that the file keeps.
     pub(super) fn start(
         folder: &Path,
         weights: &[WeightSource<'_>],
         packed: &[Bytes],
+        others: Vec<(u64, Bytes)>,
         packing: Duration,
     ) -> Option<PackedFileWriter> {
-        let size: usize = packed.iter().map(|bytes| bytes.len()).sum();
-        if size < MIN_FILE_BYTES {
-            return None;
-        }
         let origin = origin(weights)?;
         let packed = packed.iter().cloned();
         let keyed = weights.iter().zip(packed).map(|(w, b)| Some((key(w)?, b)));
+        let keyed = keyed.chain(others.into_iter().map(Some));
         let keyed: Vec<(u64, Bytes)> = keyed.collect::<Option<_>>()?;
+        let size: usize = keyed.iter().map(|(_, bytes)| bytes.len()).sum();
+        if size < MIN_FILE_BYTES {
+            return None;
+        }
         let model = origin.path().to_str()?.to_owned();
         let (folder, path) = (folder.to_owned(), file_name(folder, origin));
         let closing = Arc::new(AtomicBool::new(false));

@@ -122,7 +122,9 @@ fn load(
     let bytes: Vec<Bytes> = bytes.into_iter().flatten().collect();
     let writing = match folder {
         Some(folder) if !missing.is_empty() => {
-            PackedFileWriter::start(folder, weights, &bytes, begun.elapsed())
+            let others = packed_file.as_ref().map(|file| file.others(weights));
+            let others = others.unwrap_or_default();
+            PackedFileWriter::start(folder, weights, &bytes, others, begun.elapsed())
         }
         _ => None,
     };

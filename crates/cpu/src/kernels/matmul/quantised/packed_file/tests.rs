@@ -90,6 +90,16 @@ impl ModelFolder {
         options: &CompileOptions,
         on_demand: bool,
     ) -> Result<Vec<Arc<PackedWeight>>, backend::BackendError> {
+        self.load_some(options, on_demand, 0..SHAPES.len())
+    }
+
+    /// Loads some of the weights, as one of several graphs of the file does.
+    fn load_some(
+        &self,
+        options: &CompileOptions,
+        on_demand: bool,
+        some: Range<usize>,
+    ) -> Result<Vec<Arc<PackedWeight>>, backend::BackendError> {
         let threads = ThreadPool::new(2);
         let ctx = Context {
             isa: *Isa::available().last().unwrap(),
@@ -113,7 +123,7 @@ impl ModelFolder {
                 k,
                 on_demand,
             });
-        PackedWeight::load_all(&weights.collect::<Vec<_>>(), &ctx, options)
+        PackedWeight::load_all(&weights.collect::<Vec<_>>()[some], &ctx, options)
     }
 }
 
@@ -142,6 +152,39 @@ fn a_second_start_maps_the_packed_file() {
     fs::remove_file(dir.model()).unwrap();
     remove_stale_packed_files(&dir.folder());
     assert_eq!(dir.names(), [""; 0]);
+}
+
+#[test]
+fn a_graph_that_writes_the_file_keeps_the_weights_of_others() {
+    let dir = ModelFolder::new("share");
+    let (whole, _) = dir.load();
+    let load = |weight: usize| {
+        let packed = dir.load_some(&dir.options(), false, weight..weight + 1);
+        let packed = packed.unwrap();
+        assert!(
+            packed[0].bytes()[..] == whole[weight][..],
+            "weight {weight}"
+        );
+        packed[0].bytes().is_mapped()
+    };
+    let damage = |weights: &[usize]| {
+        let mut bytes = fs::read(dir.packed_file()).unwrap();
+        let ranges = parse(&bytes).unwrap().ranges.into_values();
+        let ranges: Vec<_> = ranges.map(|(range, _)| range).collect();
+        for weight in weights {
+            let len = whole[*weight].len();
+            let range = ranges.iter().find(|range| range.len() == len).unwrap();
+            bytes[range.start] ^= 1;
+        }
+        fs::write(dir.packed_file(), &bytes).unwrap();
+    };
+    damage(&[0]);
+    assert!(!load(0), "packed again");
+    assert!(load(1) && load(0), "both are in the file");
+
+    // A damaged weight of another graph is not taken over.
+    damage(&[0, 1]);
+    assert!(!load(0) && !load(1));
 }
 
 #[test]
