@@ -22,7 +22,7 @@ ANSWER = 64
 SCORED = 400
 
 
-def common(meta, get):
+def common(meta):
     return dict(
         vocab_size=meta["vocab_size"], hidden_size=meta["embedding_length"], num_hidden_layers=meta["block_count"],
         intermediate_size=meta["feed_forward_length"], num_attention_heads=meta["attention.head_count"],
@@ -56,12 +56,12 @@ def load(file):
         kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(meta["block_count"])]
         heads, dim = meta["ssm.group_count"], meta["ssm.state_size"]
         model = hf.Qwen3_5ForCausalLM(hf.Qwen3_5TextConfig(
-            **common(meta, file), layer_types=kinds, linear_num_key_heads=heads, linear_num_value_heads=heads,
+            **common(meta), layer_types=kinds, linear_num_key_heads=heads, linear_num_value_heads=heads,
             linear_key_head_dim=dim, linear_value_head_dim=dim, linear_conv_kernel_dim=meta["ssm.conv_kernel"],
             rope_parameters=rope | {"partial_rotary_factor": 0.25, "mrope_section": meta["rope.dimension_sections"][:3]}))
     else:
         model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(
-            **common(meta, file), num_experts=meta["expert_count"], num_experts_per_tok=meta["expert_used_count"],
+            **common(meta), num_experts=meta["expert_count"], num_experts_per_tok=meta["expert_used_count"],
             moe_intermediate_size=meta["expert_feed_forward_length"], norm_topk_prob=True, decoder_sparse_step=1,
             mlp_only_layers=[], rope_parameters=rope))
     state = {"model.embed_tokens.weight": file.tensor("token_embd.weight"), "model.norm.weight": file.tensor("output_norm.weight")}

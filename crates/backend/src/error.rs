@@ -78,7 +78,7 @@ pub enum BackendErrorKind {
     State {
         /// Name of the state.
         state: String,
-        /// What is wrong.
+        /// The reason, as the end of a sentence about the state.
         reason: String,
     },
     /// A position does not fit in an `i32`.

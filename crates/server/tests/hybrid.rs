@@ -203,7 +203,7 @@ fn a_prompt_that_was_cancelled_goes_on_from_its_last_state() {
     let reply = server.ask(CHAT, &body);
     let [again, cached, answer] = tokens(&reply);
     assert_eq!(again, prompt);
-    // What was computed before the client left, but for the tokens after its last state.
+    // The tokens that were computed before the client left, without those behind the last state.
     assert!(cached + INTERVAL >= before, "{cached} of {before}");
     let new = counter(&server, "kvark_step_tokens_total") - all;
     assert!(

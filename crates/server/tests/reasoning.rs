@@ -277,7 +277,7 @@ fn reasoning_ends_with_its_budget() {
                 .as_str()
                 .unwrap();
             assert!(!content.is_empty(), "{bounded}");
-            // What was thought before is the same.
+            // The reasoning before the limit is the same.
             let of = |answer: &Value| {
                 let text = answer["choices"][0]["message"]["reasoning_content"].clone();
                 text.as_str().unwrap().to_owned()

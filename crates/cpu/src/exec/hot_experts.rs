@@ -365,7 +365,7 @@ impl ExpertWeights for HotLayer<'_> {
         let next = next.iter().take(READ_AHEAD);
         let next = next.map(|expert| &layer.experts[*expert as usize]);
         let absent = next.filter(|expert| expert.slot.is_none());
-        // What is read now goes to the disk first.
+        // The system gets the requests for missing experts before those for later experts.
         for expert in missing
             .iter()
             .map(|index| &layer.experts[*index])

@@ -84,7 +84,7 @@ pub(crate) enum SharedExpert {
     Stated,
     /// Always; as wide as the dense block would be in files that state no width.
     Always,
-    /// As many routed experts in one as the file says.
+    /// One shared expert, whose width is the file's number of shared experts times the width of a routed expert.
     Counted,
 }
 

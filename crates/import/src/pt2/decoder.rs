@@ -203,7 +203,7 @@ fn wrong_metadata(reason: String) -> ImportError {
     ImportError::value("the archive's cache metadata", reason)
 }
 
-/// What the archive's metadata says about the caches.
+/// Reads the facts about the caches from the archive's metadata.
 fn stated(extra: &ExtraFiles) -> Result<Option<CacheFacts>, ImportError> {
     kv::metadata::read(&extra.metadata).map_err(|error| wrong_metadata(error.to_string()))
 }

@@ -30,7 +30,7 @@ fn tokenizer() -> Tokenizer {
     .unwrap()
 }
 
-/// What is answered by a model that would write `script`, with its reasoning bounded. A forced token takes no token of the script.
+/// The answer of a model that writes `script`, with its reasoning bounded. A forced token takes no token of the script.
 fn answer(template: &str, begun: &str, script: &str, tokens: usize) -> String {
     let tokenizer = tokenizer();
     let special = EncodeOptions {
@@ -94,7 +94,7 @@ fn a_model_of_channels_chooses_the_next_one() {
     let script = format!("<|channel|>analysis<|message|>ab{call}");
     let wanted = format!("<|channel|>analysis<|message|>ab{end}{call}");
     assert_eq!(answer(HARMONY, "", &script, 2), wanted);
-    // One that goes on reasoning has to answer.
+    // A model that reasons again is forced to answer.
     let script = format!("<|channel|>analysis<|message|>ab{thought}");
     let wanted = format!(
         "<|channel|>analysis<|message|>ab{end}<|channel|>analysis<|message|>{end}<|channel|>final<|message|>abcdefgh"

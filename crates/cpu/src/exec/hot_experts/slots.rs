@@ -120,8 +120,8 @@ impl History {
 
 /// How much an expert in a slot is worth keeping; the least goes first.
 ///
-/// What was used seldom goes before what was used often. Of two that were used equally often, the one that was used last goes: layers run
-/// in a cycle, so that its layer is the last to run again, and a prompt that uses every expert then keeps a part of them instead of
+/// The expert with the lowest frequency goes first. Of experts with the same frequency, the most recently used goes first: layers run in
+/// a cycle, so its layer is the last to run again. A prompt that uses every expert therefore keeps a part of them, instead of
 /// replacing each just before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Worth {

@@ -188,7 +188,7 @@ pub(in crate::pt2) fn live(program: &Program) -> Vec<bool> {
     live
 }
 
-/// What an output of a program is.
+/// The use of a program's output.
 pub(super) enum OutputRole<'a> {
     /// A result for the caller.
     Result,
@@ -198,7 +198,7 @@ pub(super) enum OutputRole<'a> {
     Input(&'a str),
 }
 
-/// What the output at this index is. Programs of other formats, which list no roles, have results only.
+/// The role of the output at this index. Other formats list no roles: all their outputs are results.
 pub(super) fn output_role(signature: &Signature, index: usize) -> Result<OutputRole<'_>, String> {
     Ok(match signature.output_specs.get(index) {
         None | Some(OutputSpec::UserOutput(_) | OutputSpec::LossOutput(_)) => OutputRole::Result,

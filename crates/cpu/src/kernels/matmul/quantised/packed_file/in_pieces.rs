@@ -79,7 +79,7 @@ fn write_weight(
         };
         sums.extend(checksums(&piece[..end]));
         file.write_all(&piece[..end])?;
-        // What is written must not fill the memory.
+        // Written pages must not fill the memory.
         file.sync_data()?;
         piece.drain(..end);
     }
