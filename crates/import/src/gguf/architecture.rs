@@ -120,7 +120,15 @@ pub(crate) enum LogitScale {
     Divisor,
 }
 
-const GATED_SILU: ExpertGate = ExpertGate::Gated(Activation::Silu);
+/// Normalised softmax routing to gated experts, as Mixtral has it.
+const EXPERTS: ExpertsRow = ExpertsRow {
+    normalise: true,
+    gate: ExpertGate::Gated(Activation::Silu),
+    scores: ExpertScores::Softmax,
+    biased_scores: ExpertScores::Softmax,
+    shared: SharedExpert::Never,
+    beside_dense: false,
+};
 
 const LLAMA: Architecture = Architecture {
     name: "llama",
@@ -131,15 +139,7 @@ const LLAMA: Architecture = Architecture {
     recurrent: None,
     output_gate: false,
     latent: false,
-    // Mixtral.
-    experts: Some(ExpertsRow {
-        normalise: true,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
-        shared: SharedExpert::Never,
-        beside_dense: false,
-    }),
+    experts: Some(EXPERTS),
     embedding_norm: false,
     // Files of this architecture have the rows of q and k reordered for it.
     rope: Some(RopeLayout::Interleaved),
@@ -233,12 +233,9 @@ const GEMMA4: Architecture = Architecture {
     hidden_scale_layers: None,
     attention_scale: Some(1.0),
     experts: Some(ExpertsRow {
-        normalise: true,
         gate: ExpertGate::Gated(Activation::GeluTanh),
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
-        shared: SharedExpert::Never,
         beside_dense: true,
+        ..EXPERTS
     }),
     ..GEMMA3
 };
@@ -283,11 +280,8 @@ const QWEN2MOE: Architecture = Architecture {
     name: "qwen2moe",
     experts: Some(ExpertsRow {
         normalise: false,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Always,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..QWEN2
 };
@@ -304,11 +298,7 @@ const OLMOE: Architecture = Architecture {
     qk_norm: QkNorm::Row,
     experts: Some(ExpertsRow {
         normalise: false,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
-        shared: SharedExpert::Never,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..DENSE
 };
@@ -325,15 +315,11 @@ const GPT_OSS: Architecture = Architecture {
     sinks: true,
     yarn_whole_pairs: false,
     experts: Some(ExpertsRow {
-        normalise: true,
         gate: ExpertGate::ClampedSwish {
             alpha: 1.702,
             limit: 7.0,
         },
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
-        shared: SharedExpert::Never,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..DENSE
 };
@@ -364,12 +350,8 @@ const GRANITE: Architecture = Architecture {
 const GRANITEMOE: Architecture = Architecture {
     name: "granitemoe",
     experts: Some(ExpertsRow {
-        normalise: true,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Stated,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..GRANITE
 };
@@ -447,12 +429,9 @@ const LFM2: Architecture = Architecture {
 const LFM2MOE: Architecture = Architecture {
     name: "lfm2moe",
     experts: Some(ExpertsRow {
-        normalise: true,
-        gate: GATED_SILU,
         scores: ExpertScores::Sigmoid,
         biased_scores: ExpertScores::Sigmoid,
-        shared: SharedExpert::Never,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..LFM2
 };
@@ -477,12 +456,8 @@ const QWEN35: Architecture = Architecture {
 const QWEN35MOE: Architecture = Architecture {
     name: "qwen35moe",
     experts: Some(ExpertsRow {
-        normalise: true,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Stated,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..QWEN35
 };
@@ -501,11 +476,9 @@ const DEEPSEEK2: Architecture = Architecture {
     latent: true,
     experts: Some(ExpertsRow {
         normalise: false,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
         biased_scores: ExpertScores::Sigmoid,
         shared: SharedExpert::Counted,
-        beside_dense: false,
+        ..EXPERTS
     }),
     mtp: true,
     ..DENSE
@@ -527,12 +500,10 @@ const NEMOTRON_H: Architecture = Architecture {
 };
 
 const SIGMOID_EXPERTS: ExpertsRow = ExpertsRow {
-    normalise: true,
-    gate: GATED_SILU,
     scores: ExpertScores::Sigmoid,
     biased_scores: ExpertScores::Sigmoid,
     shared: SharedExpert::Counted,
-    beside_dense: false,
+    ..EXPERTS
 };
 
 const GLM4MOE: Architecture = Architecture {
@@ -586,12 +557,8 @@ const ERNIE4_5: Architecture = Architecture {
 const ERNIE4_5_MOE: Architecture = Architecture {
     name: "ernie4_5-moe",
     experts: Some(ExpertsRow {
-        normalise: true,
-        gate: GATED_SILU,
-        scores: ExpertScores::Softmax,
-        biased_scores: ExpertScores::Softmax,
         shared: SharedExpert::Stated,
-        beside_dense: false,
+        ..EXPERTS
     }),
     ..ERNIE4_5
 };

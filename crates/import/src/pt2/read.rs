@@ -151,25 +151,13 @@ fn tensors(
     let folders = [folder("weights")?, folder("constants")?];
     let mut found = BTreeMap::new();
     for input in inputs {
-        let (arg, name) = match input {
-            InputSpec::Parameter {
-                arg,
-                parameter_name: name,
-            }
-            | InputSpec::Buffer {
-                arg,
-                buffer_name: name,
-            }
-            | InputSpec::TensorConstant {
-                arg,
-                tensor_constant_name: name,
-            } => (arg, name),
-            InputSpec::UserInput { .. } | InputSpec::ConstantInput(_) => continue,
-            InputSpec::CustomObj(_) | InputSpec::Token(_) => {
-                return Err(ImportError::unsupported(
-                    "a program with custom objects or tokens as inputs",
-                ));
-            }
+        if let InputSpec::CustomObj(_) | InputSpec::Token(_) = input {
+            return Err(ImportError::unsupported(
+                "a program with custom objects or tokens as inputs",
+            ));
+        }
+        let Some((arg, name)) = input.weight() else {
+            continue;
         };
         let wrong = |reason: String| ImportError::malformed(format!("tensor {name:?}"), reason);
         let payload = folders

@@ -312,6 +312,27 @@ pub(crate) enum InputSpec {
     Token(serde::de::IgnoredAny),
 }
 
+impl InputSpec {
+    /// The tensor of a weight, buffer or constant, and its name in the module; `None` for other inputs.
+    pub(crate) fn weight(&self) -> Option<(&Named, &str)> {
+        match self {
+            InputSpec::Parameter {
+                arg,
+                parameter_name: name,
+            }
+            | InputSpec::Buffer {
+                arg,
+                buffer_name: name,
+            }
+            | InputSpec::TensorConstant {
+                arg,
+                tensor_constant_name: name,
+            } => Some((arg, name)),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OutputSpec {
@@ -323,6 +344,19 @@ pub(crate) enum OutputSpec {
     GradientToParameter(serde::de::IgnoredAny),
     GradientToUserInput(serde::de::IgnoredAny),
     Token(serde::de::IgnoredAny),
+}
+
+impl OutputSpec {
+    /// The name in the module of the weight or buffer whose new elements the output has.
+    pub(crate) fn written_weight(&self) -> Option<&str> {
+        match self {
+            OutputSpec::BufferMutation { buffer_name: name }
+            | OutputSpec::ParameterMutation {
+                parameter_name: name,
+            } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 /// `model_weights_config.json` and `model_constants_config.json`.

@@ -152,10 +152,7 @@ fn kept(signature: &Signature) -> impl Iterator<Item = &str> {
     let inputs = signature.input_specs.iter();
     inputs.filter_map(|input| match input {
         InputSpec::UserInput { arg } => arg.names().first().copied(),
-        InputSpec::Parameter { arg, .. }
-        | InputSpec::Buffer { arg, .. }
-        | InputSpec::TensorConstant { arg, .. } => Some(&arg.name[..]),
-        InputSpec::ConstantInput(_) | InputSpec::CustomObj(_) | InputSpec::Token(_) => None,
+        _ => input.weight().map(|(arg, _)| &arg.name[..]),
     })
 }
 

@@ -44,20 +44,13 @@ pub(in crate::pt2) fn rule(op: &str) -> AliasRule {
     match name {
         "view" | "_unsafe_view" | "_reshape_alias" | "unflatten" | "unsqueeze" | "squeeze"
         | "view_as" => AliasRule::View,
-        "permute" | "transpose" | "swapaxes" | "swapdims" | "t" | "numpy_T" | "mT" | "mH"
-        | "adjoint" | "matrix_H" | "movedim" | "moveaxis" => AliasRule::View,
-        "expand" | "expand_as" | "broadcast_to" => AliasRule::View,
-        "split"
-        | "split_with_sizes"
-        | "chunk"
-        | "tensor_split"
-        | "unsafe_split"
-        | "unsafe_split_with_sizes"
-        | "unsafe_chunk"
-        | "hsplit"
-        | "vsplit"
-        | "dsplit"
-        | "unbind" => AliasRule::View,
+        _ if op_traits::PERMUTATIONS.contains(&name)
+            || op_traits::EXPANSIONS.contains(&name)
+            || op_traits::SPLITS.contains(&name) =>
+        {
+            AliasRule::View
+        }
+        "hsplit" | "vsplit" | "dsplit" | "unbind" => AliasRule::View,
         "slice" | "narrow" | "select" | "diagonal" | "linalg_diagonal" | "unfold"
         | "as_strided" => AliasRule::View,
         "alias" | "detach" | "detach_" | "lift" | "lift_fresh" | "positive" | "conj" | "_conj"

@@ -4,6 +4,34 @@ use super::aliasing::{self, AliasRule};
 use crate::pt2::file::Program;
 use crate::pt2::schema::{Argument, Node};
 
+/// Ops that permute the axes of their operand.
+pub(super) const PERMUTATIONS: [&str; 12] = [
+    "permute",
+    "transpose",
+    "swapaxes",
+    "swapdims",
+    "t",
+    "numpy_T",
+    "mT",
+    "mH",
+    "adjoint",
+    "matrix_H",
+    "movedim",
+    "moveaxis",
+];
+/// Ops that see their operand in a larger shape without a copy.
+pub(super) const EXPANSIONS: [&str; 3] = ["expand", "expand_as", "broadcast_to"];
+/// Ops that divide their operand along an axis.
+pub(super) const SPLITS: [&str; 7] = [
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "tensor_split",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "unsafe_chunk",
+];
+
 /// Whether the shape of an op's result depends on the operand's elements.
 pub(in crate::pt2) fn is_data_dependent(op: &str) -> bool {
     let name = op.split('.').nth(1).unwrap_or_default();

@@ -5,7 +5,6 @@ use graph::{StateInfo, TensorId};
 use super::context::{Pt2Lowering, user_inputs};
 use crate::error::ImportError;
 use crate::pt2::Pt2Tensor;
-use crate::pt2::schema::{InputSpec, OutputSpec};
 
 /// A weight or buffer that the program writes to.
 pub(super) struct State<'a> {
@@ -21,35 +20,16 @@ impl<'a> Pt2Lowering<'a> {
         let signature = &self.program.signature;
         let written = self.aliases.roots_of_writes(self.graph);
         let is_mutated = |name: &str| {
-            signature.output_specs.iter().any(|output| match output {
-                OutputSpec::BufferMutation { buffer_name: own }
-                | OutputSpec::ParameterMutation {
-                    parameter_name: own,
-                } => own == name,
-                _ => false,
-            })
+            let mut outputs = signature.output_specs.iter();
+            outputs.any(|output| output.written_weight() == Some(name))
         };
-        let weights = signature
-            .input_specs
-            .iter()
-            .filter_map(|input| match input {
-                InputSpec::Parameter {
-                    arg,
-                    parameter_name: name,
-                }
-                | InputSpec::Buffer {
-                    arg,
-                    buffer_name: name,
-                }
-                | InputSpec::TensorConstant {
-                    arg,
-                    tensor_constant_name: name,
-                } => Some(State {
-                    tensor: &arg.name,
-                    name,
-                }),
-                _ => None,
-            });
+        let weights = signature.input_specs.iter().filter_map(|input| {
+            let (arg, name) = input.weight()?;
+            Some(State {
+                tensor: &arg.name,
+                name,
+            })
+        });
         weights
             .filter(|state| written.contains(state.tensor) || is_mutated(state.name))
             .collect()

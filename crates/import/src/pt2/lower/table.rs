@@ -4,6 +4,7 @@ use graph::TensorId;
 
 use super::call::Call;
 use super::context::Pt2Lowering;
+use super::op_traits;
 use super::{
     arithmetic, attention, create, functions, index, matrix, pads, quantised, reduce, resize,
     shape, windowed, write,
@@ -95,20 +96,13 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         | "unflatten" | "unsqueeze" | "squeeze" | "view_as" | "reshape_as" | "view_copy" => {
             shape::reshape
         }
-        "permute" | "transpose" | "swapaxes" | "swapdims" | "t" | "numpy_T" | "mT" | "mH"
-        | "adjoint" | "matrix_H" | "movedim" | "moveaxis" => shape::permute,
-        "expand" | "expand_as" | "broadcast_to" => shape::expand,
+        _ if op_traits::PERMUTATIONS.contains(&name) => shape::permute,
+        _ if op_traits::EXPANSIONS.contains(&name) => shape::expand,
         "repeat" | "tile" => shape::repeat,
         "repeat_interleave" if overload == "self_int" => shape::repeat_interleave,
         "cat" | "concat" | "concatenate" => shape::cat,
         "stack" => shape::stack,
-        "split"
-        | "split_with_sizes"
-        | "chunk"
-        | "tensor_split"
-        | "unsafe_split"
-        | "unsafe_split_with_sizes"
-        | "unsafe_chunk" => shape::split,
+        _ if op_traits::SPLITS.contains(&name) => shape::split,
         "unbind" => shape::unbind,
         "slice" => shape::slice,
         "narrow" => shape::narrow,

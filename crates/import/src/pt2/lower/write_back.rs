@@ -156,7 +156,7 @@ fn replaced(
         | "detach_" | "lift" | "lift_fresh" | "positive" | "resolve_conj" | "resolve_neg"
         | "contiguous" | "to" | "type_as" | "_cast_Float" | "float" | "dropout"
         | "feature_dropout" | "alpha_dropout" => lower.reshape(new, shape)?,
-        "expand" | "expand_as" | "broadcast_to" => {
+        _ if op_traits::EXPANSIONS.contains(&name) => {
             let long = |shape: &[Dim]| -> Vec<Dim> {
                 let sizes = shape.iter().filter(|dim| **dim != Dim::from(1));
                 sizes.copied().collect()
@@ -193,13 +193,7 @@ fn replaced(
             let part = with_axis(lower, new, axis)?;
             with_part(lower, x, axis, start, part)?
         }
-        "split"
-        | "split_with_sizes"
-        | "chunk"
-        | "tensor_split"
-        | "unsafe_split"
-        | "unsafe_split_with_sizes"
-        | "unsafe_chunk" => {
+        _ if op_traits::SPLITS.contains(&name) => {
             let axis = axis("dim")?;
             let mut start = Dim::from(0);
             for (index, _) in view
