@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from architectures import ARCHITECTURES
+from document import replace_section
 
 TOLERANCE = 1e-4
 
@@ -101,7 +102,7 @@ def main():
         print(" | ".join(rows[-1]), flush=True)
     print(f"{passed} of {len(rows)} run")
     if args.table:
-        args.table.write_text(table(rows, passed))
+        replace_section(args.table, table(rows, passed))
 
 
 def table(rows, passed):

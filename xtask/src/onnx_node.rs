@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Run ONNX's node tests (`*/model.onnx`, `*/test_data_set_*/*.pb`) on the CPU backend
 #[derive(Args)]
 #[command(
-    after_help = "Prints a line for each test and at last `N passed, N failed, N skipped`; fails when a test fails.
+    after_help = "Prints a line for each test and at last `N passed, N wrong, N refused`; fails when a test is wrong.
 
 Examples:
   cargo xtask onnx-node ../shared/fixtures/onnx-node"
@@ -24,7 +24,7 @@ impl OnnxNode {
         let folder =
             std::path::absolute(&self.folder).with_context(|| self.folder.display().to_string())?;
         let mut tests = shell::command("cargo");
-        tests.args(["test", "--quiet", "--package", "kvark"]);
+        tests.args(["test", "--release", "--quiet", "--workspace"]);
         tests.args(["--test", "onnx_node"]);
         shell::run(tests.env("KVARK_ONNX_NODE", folder))
     }

@@ -7,7 +7,7 @@ mod resize;
 
 pub(crate) use convolution::ConvSizes;
 pub(crate) use pooling::{Divisor, Pooling};
-pub(crate) use resize::{Coordinates, Interpolation, Nearest};
+pub(crate) use resize::{Coordinates, Filter, Interpolation, Nearest};
 
 use std::collections::{HashMap, HashSet};
 

@@ -17,12 +17,18 @@ pub(crate) enum Coordinates {
     AlignCorners,
     /// `i · scale`.
     Asymmetric,
+    /// As [`HalfPixel`](Coordinates::HalfPixel), with the middles of both axes at one place.
+    HalfPixelSymmetric,
+    /// As [`AlignCorners`](Coordinates::AlignCorners), of a result of this length before it was rounded down.
+    AlignCornersOf(f64),
+    /// The first and last elements of a result of this length lie at these shares of the input's axis.
+    Crop { start: f64, end: f64, length: f64 },
 }
 
 impl Coordinates {
     /// The place of element `i` of `to` on an axis of `from` elements; `scale` is elements of the input per element of the
     /// result.
-    fn at(self, i: usize, from: usize, to: usize, scale: f64) -> f64 {
+    pub(crate) fn at(self, i: usize, from: usize, to: usize, scale: f64) -> f64 {
         let i = i as f64;
         match self {
             Coordinates::HalfPixel => (i + 0.5) * scale - 0.5,
@@ -31,6 +37,19 @@ impl Coordinates {
             Coordinates::AlignCorners if to == 1 => 0.0,
             Coordinates::AlignCorners => i * (from as f64 - 1.0) / (to as f64 - 1.0),
             Coordinates::Asymmetric => i * scale,
+            Coordinates::HalfPixelSymmetric => {
+                let shown = to as f64 * scale;
+                (from as f64 - shown) / 2.0 + (i + 0.5) * scale - 0.5
+            }
+            Coordinates::AlignCornersOf(length) if length == 1.0 => 0.0,
+            Coordinates::AlignCornersOf(length) => i * (from as f64 - 1.0) / (length - 1.0),
+            Coordinates::Crop { start, end, length } => {
+                let share = match length {
+                    1.0 => (start + end) / 2.0,
+                    _ => start + i * (end - start) / (length - 1.0),
+                };
+                share * (from as f64 - 1.0)
+            }
         }
     }
 }
@@ -42,6 +61,36 @@ pub(crate) enum Interpolation {
     Linear,
     /// A cubic curve of the four neighbours with this coefficient.
     Cubic(f64),
+}
+
+impl Interpolation {
+    /// The distance from which on elements have no weight.
+    fn support(self) -> f64 {
+        match self {
+            Interpolation::Linear => 1.0,
+            Interpolation::Cubic(_) => 2.0,
+        }
+    }
+
+    /// The weight of an element at a distance.
+    fn weight(self, distance: f64) -> f64 {
+        let x = distance.abs();
+        match self {
+            Interpolation::Linear => (1.0 - x).max(0.0),
+            Interpolation::Cubic(a) if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+            Interpolation::Cubic(a) if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
+            Interpolation::Cubic(_) => 0.0,
+        }
+    }
+}
+
+/// What an interpolation does where it has more elements than results, and at the border.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Filter {
+    /// Whether each result is made of all elements between its neighbours.
+    pub(crate) antialias: bool,
+    /// Whether elements beyond the border have no weight; else they equal the last ones.
+    pub(crate) exclude_outside: bool,
 }
 
 /// How the nearest element is found.
@@ -66,35 +115,30 @@ impl LoweringBuilder {
         to: usize,
         scale: Option<f64>,
         coordinates: Coordinates,
-        interpolation: Interpolation,
+        (interpolation, filter): (Interpolation, Filter),
     ) -> Result<TensorId, String> {
         let from = self.resized(x, axis, to)?;
         let scale = scale.unwrap_or(from as f64 / to as f64);
+        let stretch = match filter.antialias {
+            true => (1.0 / scale).min(1.0),
+            false => 1.0,
+        };
         let mut matrix = vec![0.0f32; to * from];
-        for i in 0..to {
-            let mut at = coordinates.at(i, from, to, scale);
-            if interpolation == Interpolation::Linear {
-                at = at.max(0.0);
+        for (i, row) in matrix.chunks_exact_mut(from).enumerate() {
+            let at = coordinates.at(i, from, to, scale);
+            let reach = interpolation.support() / stretch;
+            let (first, last) = ((at - reach).ceil() as i64, (at + reach).floor() as i64);
+            let mut weights = vec![0.0f64; from];
+            for place in first..=last {
+                let inside = place.clamp(0, from as i64 - 1);
+                if inside == place || !filter.exclude_outside {
+                    weights[inside as usize] += interpolation.weight((place as f64 - at) * stretch);
+                }
             }
-            let first = at.floor();
-            let t = at - first;
-            let mut add = |offset: i64, weight: f64| {
-                let place = (first as i64 + offset).clamp(0, from as i64 - 1) as usize;
-                matrix[i * from + place] += weight as f32;
-            };
-            match interpolation {
-                Interpolation::Linear => {
-                    add(0, 1.0 - t);
-                    add(1, t);
-                }
-                Interpolation::Cubic(a) => {
-                    let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-                    let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
-                    add(-1, far(t + 1.0));
-                    add(0, near(t));
-                    add(1, near(1.0 - t));
-                    add(2, far(2.0 - t));
-                }
+            let sum: f64 = weights.iter().sum();
+            let divisor = if sum == 0.0 { 1.0 } else { sum };
+            for (weight, exact) in row.iter_mut().zip(weights) {
+                *weight = (exact / divisor) as f32;
             }
         }
         self.times_along(x, axis, [to, from], &matrix)

@@ -54,14 +54,16 @@ pub(super) struct Node {
     pub(super) attributes: Vec<Attribute>,
     /// Tensor-valued attributes by name.
     pub(super) tensors: Vec<(String, OnnxTensor)>,
-    /// The branches of an `If`: `then_branch` and `else_branch`. Tensors of the model that they read are operands of the node.
+    /// The bodies of a condition or loop, such as `then_branch`. Tensors of the model that they read are the node's last operands.
     pub(super) branches: Vec<Branch>,
 }
 
-/// A branch of an `If`.
+/// A branch of an `If`, or the body of a loop.
 #[derive(Clone, Debug)]
 pub(super) struct Branch {
     pub(super) name: String,
+    /// Names of the operands that each run of the body gets.
+    pub(super) inputs: Vec<String>,
     pub(super) nodes: Vec<Node>,
     /// Names of the results.
     pub(super) outputs: Vec<String>,

@@ -1,9 +1,11 @@
-//! Inlines model-local functions, and gives the branches of conditions names of their own.
+//! Inlines model-local functions, and gives the bodies of conditions and loops names of their own.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::file::{Branch, Node};
-use super::schema::{Attribute, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto};
+use super::schema::{
+    Attribute, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfo,
+};
 use super::tensor::{ExternalDataFiles, OnnxTensor};
 use crate::error::ImportError;
 
@@ -23,9 +25,9 @@ pub(super) struct Inliner<'a> {
     /// Whether an op is lowered as it is, so that a function of its name is not inlined.
     is_supported: fn(&str) -> bool,
     nodes: Vec<Node>,
-    /// Nodes made so far, also those of branches.
+    /// Nodes made so far, also those of bodies.
     count: usize,
-    /// Initialisers of branches.
+    /// Initialisers of bodies.
     pub(super) tensors: Vec<(String, OnnxTensor)>,
 }
 
@@ -38,7 +40,7 @@ struct Scope<'s> {
     attributes: Vec<&'s Attribute>,
     opsets: &'s BTreeMap<String, i64>,
     depth: usize,
-    /// For a branch: the names that it defines, and the scope of all others.
+    /// For a body: the names that it defines, and the scope of all others.
     branch: Option<(HashSet<&'s str>, &'s Scope<'s>)>,
 }
 
@@ -157,9 +159,14 @@ impl<'a> Inliner<'a> {
                         tensors.push((attribute.name.clone(), stored));
                     }
                 }
+                let has_bodies = |a: &Attribute| matches!(a.value, AttributeValue::Graph(_));
                 let mut branches = vec![];
-                if op == "If" {
+                if attributes.iter().any(has_bodies) {
                     branches = self.branches(node, &attributes, scope)?;
+                    // What bodies read comes behind the operands of a loop, of which the first two may be omitted.
+                    if op == "Loop" && inputs.len() < 2 {
+                        inputs.resize(2, String::new());
+                    }
                     inputs.extend(captured(&branches));
                 }
                 self.count += 1;
@@ -180,7 +187,7 @@ impl<'a> Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// The branches of a condition, with names that are unique in the model.
+    /// The bodies of a node, with names that are unique in the model.
     fn branches(
         &mut self,
         node: &NodeProto,
@@ -188,7 +195,8 @@ impl Inliner<'_> {
         scope: &Scope<'_>,
     ) -> Result<Vec<Branch>, ImportError> {
         let label = format!("{}{}", scope.prefix, node.label());
-        let wrong = |reason: String| ImportError::malformed(format!("node {label} (If)"), reason);
+        let op = node.op();
+        let wrong = |reason: String| ImportError::malformed(format!("node {label} ({op})"), reason);
         if scope.depth == MAX_NESTED {
             return Err(wrong("is nested too deeply".into()));
         }
@@ -200,7 +208,8 @@ impl Inliner<'_> {
             let graph = GraphProto::parse(bytes.clone()).map_err(wrong)?;
             let stored = graph.initializers.iter().map(|tensor| &tensor.name[..]);
             let made = graph.nodes.iter().flat_map(|node| &node.outputs);
-            let defined = stored.chain(made.map(|name| &name[..]));
+            let given = graph.inputs.iter().map(|input| &input.name[..]);
+            let defined = stored.chain(made.map(|name| &name[..])).chain(given);
             let result = node.outputs.iter().find(|name| !name.is_empty());
             let result = result.map_or(node.label(), |name| name);
             let inner = Scope {
@@ -220,13 +229,14 @@ impl Inliner<'_> {
                 self.node(node, &inner)?;
             }
             let nodes = std::mem::replace(&mut self.nodes, outside);
-            let outputs = graph
-                .outputs
-                .iter()
-                .map(|output| inner.rename(&output.name));
+            let names = |ports: &[ValueInfo]| -> Vec<String> {
+                let names = ports.iter().map(|port| inner.rename(&port.name));
+                names.collect()
+            };
             branches.push(Branch {
                 name: attribute.name.clone(),
-                outputs: outputs.collect(),
+                inputs: names(&graph.inputs),
+                outputs: names(&graph.outputs),
                 nodes,
             });
         }
@@ -234,10 +244,12 @@ impl Inliner<'_> {
     }
 }
 
-/// Names that branches read and do not define.
+/// Names that bodies read and do not define.
 fn captured(branches: &[Branch]) -> Vec<String> {
     let nodes = || branches.iter().flat_map(|branch| &branch.nodes);
-    let made: HashSet<&String> = nodes().flat_map(|node| &node.outputs).collect();
+    let given = branches.iter().flat_map(|branch| &branch.inputs);
+    let made = nodes().flat_map(|node| &node.outputs);
+    let made: HashSet<&String> = made.chain(given).collect();
     let read = nodes().flat_map(|node| &node.inputs);
     let read = read.chain(branches.iter().flat_map(|branch| &branch.outputs));
     let mut seen = HashSet::new();

@@ -56,11 +56,12 @@ pub(super) enum AttributeValue {
     Tensor(TensorProto),
     Floats(Vec<f32>),
     Ints(Vec<i64>),
+    Texts(Vec<Bytes>),
     /// A reference to an attribute of the enclosing function.
     Reference(String),
     /// The bytes of a graph, which is read when its node is.
     Graph(Bytes),
-    /// Sparse tensors, types and lists of graphs and strings.
+    /// Sparse tensors, types and lists of graphs and tensors.
     Other,
 }
 
@@ -238,7 +239,7 @@ impl Attribute {
         let mut name = String::new();
         let mut value = None;
         let (mut floats, mut ints, mut kind) = (vec![], vec![], 0);
-        let mut reference = String::new();
+        let (mut reference, mut texts) = (String::new(), vec![]);
         each(&mut message, |field| {
             match field.number {
                 1 => name = field.text()?,
@@ -252,7 +253,8 @@ impl Attribute {
                 7 => field.floats(&mut floats)?,
                 8 => field.ints(&mut ints)?,
                 6 => value = Some(AttributeValue::Graph(field.bytes()?)),
-                9..=11 | 14 | 15 | 22 | 23 => value = Some(AttributeValue::Other),
+                9 => texts.push(field.bytes()?),
+                10 | 11 | 14 | 15 | 22 | 23 => value = Some(AttributeValue::Other),
                 20 => kind = field.int()?,
                 21 => reference = field.text()?,
                 _ => {}
@@ -264,6 +266,7 @@ impl Attribute {
             _ if !reference.is_empty() => AttributeValue::Reference(reference),
             (_, 6) => AttributeValue::Floats(floats),
             (_, 7) => AttributeValue::Ints(ints),
+            (_, 8) => AttributeValue::Texts(texts),
             (Some(value), _) => value,
             (None, _) if !ints.is_empty() => AttributeValue::Ints(ints),
             (None, _) if !floats.is_empty() => AttributeValue::Floats(floats),

@@ -75,6 +75,15 @@ pub(super) fn unary(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         "Reciprocal" => U::Reciprocal,
         "Sin" => U::Sin,
         "Cos" => U::Cos,
+        "Tan" => U::Tan,
+        "Asin" => U::Asin,
+        "Acos" => U::Acos,
+        "Atan" => U::Atan,
+        "Sinh" => U::Sinh,
+        "Cosh" => U::Cosh,
+        "Asinh" => U::Asinh,
+        "Acosh" => U::Acosh,
+        "Atanh" => U::Atanh,
         "Erf" => U::Erf,
         "Floor" => U::Floor,
         "Ceil" => U::Ceil,
@@ -113,6 +122,38 @@ pub(super) fn swish(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let scaled = lower.with_number(B::Mul, x, alpha)?;
     let gate = lower.unary(Activation::Sigmoid.into(), scaled)?;
     Ok(vec![lower.binary(B::Mul, x, gate)?])
+}
+
+/// `swish(a) · b`.
+pub(super) fn swi_glu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (a, b) = (lower.real(call, 0)?, lower.real(call, 1)?);
+    let alpha = call.float_or("alpha", 1.0)?;
+    let scaled = match alpha {
+        1.0 => a,
+        alpha => lower.with_number(B::Mul, a, alpha)?,
+    };
+    let gate = lower.unary(Activation::Sigmoid.into(), scaled)?;
+    let gated = lower.binary(B::Mul, a, gate)?;
+    Ok(vec![lower.binary(B::Mul, gated, b)?])
+}
+
+/// Moves values beyond `lambd` towards zero by `bias`; smaller ones become zero.
+pub(super) fn shrink(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let dtype = lower.operand(call, 0).map(|id| lower.dtype(id))?;
+    let (limit, bias) = (call.float_or("lambd", 0.5)?, call.float_or("bias", 0.0)?);
+    let zero = lower.scalar(Scalar::F32(0.0), DType::F32)?;
+    let (low, high) = (
+        lower.scalar(Scalar::F32(-limit), DType::F32)?,
+        lower.scalar(Scalar::F32(limit), DType::F32)?,
+    );
+    let above = lower.compare(C::Gt, x, high)?;
+    let below = lower.compare(C::Lt, x, low)?;
+    let down = lower.with_number(B::Sub, x, bias)?;
+    let up = lower.with_number(B::Add, x, bias)?;
+    let result = lower.choose(below, up, zero)?;
+    let result = lower.choose(above, down, result)?;
+    Ok(vec![lower.cast(result, dtype)?])
 }
 
 pub(super) fn gelu(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
@@ -154,6 +195,17 @@ pub(super) fn composed(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
             let soft = lower.unary(U::Softplus, x)?;
             let gate = lower.unary(Activation::Tanh.into(), soft)?;
             lower.binary(B::Mul, x, gate)?
+        }
+        "Softsign" => {
+            let size = lower.unary(U::Abs, x)?;
+            let size = lower.with_number(B::Add, size, 1.0)?;
+            lower.binary(B::Div, x, size)?
+        }
+        "ThresholdedRelu" => {
+            let threshold = lower.scalar(Scalar::F32(call.float_or("alpha", 1.0)?), DType::F32)?;
+            let zero = lower.scalar(Scalar::F32(0.0), DType::F32)?;
+            let above = lower.compare(C::Gt, x, threshold)?;
+            lower.choose(above, x, zero)?
         }
         name => {
             let swish = name == "HardSwish";

@@ -111,6 +111,28 @@ impl<'a> Call<'a> {
         }
     }
 
+    pub(super) fn floats(&self, name: &str) -> Result<Option<&'a [f32]>, String> {
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(AttributeValue::Floats(list)) => Ok(Some(list)),
+            Some(_) => Err(format!("attribute {name} is not a list of f32")),
+        }
+    }
+
+    pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, String> {
+        let wrong = || format!("attribute {name} is not a list of strings");
+        match self.attribute(name) {
+            None => Ok(None),
+            Some(AttributeValue::Texts(list)) => {
+                let list = list.iter().map(|bytes| std::str::from_utf8(bytes));
+                list.collect::<Result<_, _>>()
+                    .map(Some)
+                    .map_err(|_| wrong())
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+
     /// The tensor of an attribute.
     pub(super) fn stored(&self, name: &str) -> Option<&'a OnnxTensor> {
         let list = &self.node.tensors;
@@ -147,6 +169,13 @@ impl OnnxLowering<'_> {
     /// Records the stored type of the first result, if it is not that of the first operand.
     pub(super) fn set_kind(&mut self, call: &Call<'_>, kind: Option<StoredType>) {
         if let (Some(kind), Some(name)) = (kind, call.result(0)) {
+            self.kinds.insert(name.to_owned(), kind);
+        }
+    }
+
+    /// Records the stored type of a result.
+    pub(super) fn set_kind_of(&mut self, call: &Call<'_>, result: usize, kind: StoredType) {
+        if let Some(name) = call.result(result) {
             self.kinds.insert(name.to_owned(), kind);
         }
     }

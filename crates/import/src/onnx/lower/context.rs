@@ -24,6 +24,12 @@ pub(in crate::onnx) struct OnnxLowering<'a> {
     pub(in crate::onnx) values: HashMap<String, TensorId>,
     /// Stored types of tensors, if they differ from the compute type.
     pub(in crate::onnx) kinds: HashMap<String, StoredType>,
+    /// Sequences by the file's names: lists of tensors that are known at import time.
+    pub(super) sequences: HashMap<String, Vec<TensorId>>,
+    /// Nested loops around the node being lowered.
+    pub(super) loop_depth: usize,
+    /// Nodes of loop bodies that are lowered so far.
+    pub(super) unrolled: usize,
 }
 
 impl Deref for OnnxLowering<'_> {
@@ -53,6 +59,9 @@ impl<'a> OnnxLowering<'a> {
             symbols: BTreeMap::new(),
             values: HashMap::new(),
             kinds: HashMap::new(),
+            sequences: HashMap::new(),
+            loop_depth: 0,
+            unrolled: 0,
         }
     }
 
@@ -66,6 +75,9 @@ impl<'a> OnnxLowering<'a> {
     pub(in crate::onnx) fn value(&mut self, name: &str) -> Result<TensorId, String> {
         if let Some(id) = self.values.get(name) {
             return Ok(*id);
+        }
+        if self.sequences.contains_key(name) {
+            return Err(format!("{name} is a sequence where a tensor is required"));
         }
         let file = self.file;
         let stored = file.tensors.get(name);

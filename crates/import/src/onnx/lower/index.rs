@@ -1,15 +1,16 @@
 //! Gathers, writes by index, one-hot encoding and top-k.
 
-use base::DType;
+use base::{Bytes, DType};
 use graph::ops::{
     BinaryFunction, CompareFunction, Gather, GatherElements, Index, Scalar, Scatter,
     ScatterFunction, Slice,
 };
-use graph::{Dim, TensorId};
+use graph::{Data, Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use crate::lowering::LoweringBuilder;
+use crate::stored_type::StoredType;
 
 pub(super) fn gather(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (x, index) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
@@ -150,4 +151,69 @@ pub(super) fn scatter_elements(lower: &mut OnnxLowering<'_>, call: &Call<'_>) ->
     Ok(vec![
         lower.scatter_elements(x, axis, index, values, function)?,
     ])
+}
+
+/// The elements of an axis, or of all axes, whose condition is true; the condition must be known at import time.
+pub(super) fn compress(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (mut x, condition) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let known = lower.const_value(condition);
+    let known = known.and_then(|known| known.constant(DType::Bool));
+    let Some(Data::Bool(list)) = known else {
+        return Err("its condition depends on data, and so would the size of its result".into());
+    };
+    let axis = match call.int("axis")? {
+        Some(axis) => LoweringBuilder::axis(axis, lower.rank(x))?,
+        None => {
+            let all = Dim::product(&lower.shape(x));
+            let all = all.ok_or("multiplies three dynamic sizes, which is not supported")?;
+            x = lower.reshape(x, vec![all])?;
+            0
+        }
+    };
+    let size = lower.shape(x).get(axis).and_then(Dim::as_const);
+    if size.is_none_or(|size| list.len() > size) {
+        return Err("its condition is longer than the axis".into());
+    }
+    let places = list.iter().enumerate().filter(|(_, taken)| **taken);
+    let places: Vec<i64> = places.map(|(at, _)| at as i64).collect();
+    let index = lower.constant(DType::I64, &[places.len()], Bytes::from_slice(&places))?;
+    Ok(vec![lower.emit(Gather { axis }, &[x, index])?])
+}
+
+/// The indices of elements that are not zero; the operand must be known at import time.
+pub(super) fn non_zero(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let known = lower.const_value(x);
+    let known = known.and_then(|known| known.constant(lower.dtype(x)));
+    let shape = lower
+        .shape(x)
+        .iter()
+        .map(Dim::as_const)
+        .collect::<Option<Vec<usize>>>();
+    let (Some(known), Some(shape)) = (known, shape) else {
+        return Err("its operand depends on data, and so would the size of its result".into());
+    };
+    let set: Vec<bool> = match known {
+        Data::F32(list) => list.iter().map(|x| *x != 0.0).collect(),
+        Data::I64(list) => list.iter().map(|n| *n != 0).collect(),
+        Data::I32(list) => list.iter().map(|n| *n != 0).collect(),
+        Data::Bool(list) => list,
+    };
+    let places: Vec<usize> = (0..set.len()).filter(|at| set[*at]).collect();
+    let mut rows = vec![];
+    for axis in 0..shape.len() {
+        let step: usize = shape[axis + 1..].iter().product();
+        rows.extend(
+            places
+                .iter()
+                .map(|at| (at / step.max(1) % shape[axis].max(1)) as i64),
+        );
+    }
+    lower.set_kind(call, Some(StoredType::I64));
+    let shape = [shape.len(), places.len()];
+    Ok(vec![lower.constant(
+        DType::I64,
+        &shape,
+        Bytes::from_slice(&rows),
+    )?])
 }

@@ -2,27 +2,42 @@
 
 mod arithmetic;
 mod attention;
+mod bits;
 mod cache;
 mod call;
 mod context;
+mod contrib;
+mod contrib_attention;
+mod contrib_quantised;
+mod control;
 mod create;
+mod einsum;
+mod flex_attention;
 mod group_query_attention;
 mod index;
+mod integer_products;
+mod linear_attention;
+mod loops;
+mod losses;
 mod matrix;
 mod norm;
 mod quantised;
+mod recurrent;
 mod reduce;
+mod regions;
+mod resize;
 pub(super) mod rotary;
+mod sequences;
 mod shape;
+mod spectral;
 mod symbols;
 mod table;
 mod windowed;
 
 use std::collections::{BTreeMap, HashSet};
 
-use base::DType;
 use graph::ops::Reshape;
-use graph::{Data, Graph, TensorId, Value};
+use graph::{Graph, TensorId, Value};
 
 use super::file::{Node, Onnx};
 use crate::error::{ImportError, ImportErrorDetail};
@@ -31,7 +46,7 @@ pub(super) use context::OnnxLowering;
 
 /// Whether there is a lowering rule for an op.
 pub(super) fn is_supported(op: &str) -> bool {
-    op == "If" || table::rule(op).is_some()
+    control::rule(op).is_some() || sequences::is_sequence_op(op) || table::rule(op).is_some()
 }
 
 /// The ops without a lowering rule, each with the first node that uses it.
@@ -131,43 +146,24 @@ impl<'a> OnnxLowering<'a> {
         Ok(())
     }
 
-    /// Lowers the branch of an `If` that its condition selects, which must be known at import time.
-    fn branch(&mut self, node: &'a Node) -> Result<(), String> {
-        let condition = node.inputs.first().ok_or("has no condition")?;
-        let condition = self.value(condition)?;
-        let known = self.const_value(condition);
-        let known = known.and_then(|known| known.constant(DType::Bool));
-        let taken = match known {
-            Some(Data::Bool(list)) if list.len() == 1 => list[0],
-            _ => return Err("its condition depends on data; only constants are supported".into()),
-        };
-        let name = if taken { "then_branch" } else { "else_branch" };
-        let branch = node.branches.iter().find(|branch| branch.name == name);
-        let branch = branch.ok_or_else(|| format!("has no {name}"))?;
-        for inner in &branch.nodes {
-            self.node(inner)
-                .map_err(|reason| format!("{} ({}) {reason}", inner.label, inner.op))?;
-        }
-        if branch.outputs.len() < node.outputs.len() {
-            return Err(format!("{name} has too few results"));
-        }
-        for (name, inner) in node.outputs.iter().zip(&branch.outputs) {
-            let id = self.value(inner)?;
-            self.values.insert(name.clone(), id);
-            if let Some(kind) = self.kind_of(inner) {
-                self.kinds.insert(name.clone(), kind);
+    pub(in crate::onnx) fn node(&mut self, node: &'a Node) -> Result<(), String> {
+        let name = node.outputs.iter().find(|name| !name.is_empty());
+        let name = name.map_or(&node.label[..], |name| name);
+        // A node of a body is lowered once an iteration.
+        match self.loop_depth {
+            0 => self.begin_node(name),
+            _ => {
+                let name = format!("{name}#{}", self.unrolled);
+                self.begin_node(&name);
             }
         }
-        Ok(())
-    }
-
-    pub(in crate::onnx) fn node(&mut self, node: &'a Node) -> Result<(), String> {
-        if node.op == "If" {
-            return self.branch(node);
+        if let Some(rule) = control::rule(&node.op) {
+            return rule(self, node);
+        }
+        if self.lower_sequence(node)? {
+            return Ok(());
         }
         let rule = table::rule(&node.op).ok_or("is not supported")?;
-        let name = node.outputs.iter().find(|name| !name.is_empty());
-        self.begin_node(name.map_or(&node.label[..], |name| name));
         let call = Call { node };
         let given = rule(self, &call)?;
         if node.outputs.len() > given.len() {
@@ -191,7 +187,7 @@ impl<'a> OnnxLowering<'a> {
             if let Some(kind) = self.kind_of(name).filter(|_| !table::keeps_range(&node.op)) {
                 id = self.wrapped(id, kind)?;
             }
-            if self.take_emitted(id) {
+            if self.take_emitted(id) && self.loop_depth == 0 {
                 self.builder.rename(id, name);
             }
             self.values.insert(name.clone(), id);

@@ -225,3 +225,25 @@ pub(super) fn group_norm(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Resul
     }
     Ok(vec![lower.reshape(result, shape)?])
 }
+
+/// Divides by a power of the mean square of the channels near by.
+pub(super) fn local_response(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.real(call, 0)?;
+    let size = call.count("size")?.filter(|size| (1..=256).contains(size));
+    let size = size.ok_or("its size is missing or out of range")?;
+    let channels = *lower.shape(x).get(1).ok_or("its operand has no channels")?;
+    let squares = lower.binary(B::Mul, x, x)?;
+    let (before, after) = ((size - 1) / 2, size / 2);
+    let pads = [before as i64, after as i64];
+    let padded = lower.pad_axis(squares, 1, pads, Scalar::F32(0.0))?;
+    let mut sum = lower.slice(padded, 1, Dim::from(0), channels)?;
+    for start in 1..size {
+        let next = lower.slice(padded, 1, Dim::from(start), channels)?;
+        sum = lower.binary(B::Add, sum, next)?;
+    }
+    let alpha = call.float_or("alpha", 1e-4)? / size as f32;
+    let scaled = lower.with_number(B::Mul, sum, alpha)?;
+    let moved = lower.with_number(B::Add, scaled, call.float_or("bias", 1.0)?)?;
+    let power = lower.with_number(B::Pow, moved, call.float_or("beta", 0.75)?)?;
+    Ok(vec![lower.binary(B::Div, x, power)?])
+}

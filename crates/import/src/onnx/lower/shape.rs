@@ -1,7 +1,7 @@
 //! Ops that rearrange elements.
 
 use base::{Bytes, DType};
-use graph::ops::{Gather, Scalar, Slice};
+use graph::ops::{BinaryFunction, CompareFunction, Gather, GatherElements, Scalar, Slice};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -423,4 +423,35 @@ fn pad_with_own(
     let places = places.collect::<Result<Vec<i64>, String>>()?;
     let index = lower.constant(DType::I64, &[places.len()], Bytes::from_slice(&places))?;
     lower.emit(Gather { axis }, &[x, index])
+}
+
+/// Reverses the first elements of an axis, a number of its own for each element of the batch.
+pub(super) fn reverse_sequence(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let lengths = lower.operand(call, 1)?;
+    let shape = lower.shape(x);
+    let rank = shape.len();
+    let batch = LoweringBuilder::axis(call.int_or("batch_axis", 1)?, rank)?;
+    let time = LoweringBuilder::axis(call.int_or("time_axis", 0)?, rank)?;
+    if batch == time || rank < 2 {
+        return Err("its batch and time axes must differ".into());
+    }
+    let along = |axis: usize| {
+        let mut column = vec![Dim::from(1); rank];
+        column[axis] = shape[axis];
+        column
+    };
+    let lengths = lower.cast(lengths, DType::I64)?;
+    let lengths = lower.reshape(lengths, along(batch))?;
+    let places = lower.count_from(Dim::from(0), shape[time])?;
+    let places = lower.reshape(places, along(time))?;
+    let one = lower.scalar(Scalar::I64(1), DType::I64)?;
+    let last = lower.binary(BinaryFunction::Sub, lengths, one)?;
+    let mirrored = lower.binary(BinaryFunction::Sub, last, places)?;
+    let within = lower.compare(CompareFunction::Lt, places, lengths)?;
+    let index = lower.choose(within, mirrored, places)?;
+    let index = lower.expand(index, shape)?;
+    Ok(vec![
+        lower.emit(GatherElements { axis: time }, &[x, index])?,
+    ])
 }

@@ -3,8 +3,9 @@
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use super::{
-    arithmetic, attention, cache, create, group_query_attention, index, matrix, norm, quantised,
-    reduce, rotary, shape, windowed,
+    arithmetic, attention, bits, cache, contrib, contrib_attention, contrib_quantised, create,
+    einsum, group_query_attention, index, integer_products, linear_attention, losses, matrix, norm,
+    quantised, recurrent, reduce, regions, resize, rotary, shape, spectral, windowed,
 };
 
 /// Lowers one node.
@@ -20,12 +21,17 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Neg" | "Abs" | "Sign" => arithmetic::unary,
         "Exp" | "Log" | "Sqrt" | "Reciprocal" | "Sin" | "Cos" | "Erf" => arithmetic::unary,
         "Floor" | "Ceil" | "Round" => arithmetic::unary,
+        "Tan" | "Asin" | "Acos" | "Atan" | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh" => {
+            arithmetic::unary
+        }
         "Not" => arithmetic::not,
         "Relu" | "Sigmoid" | "Tanh" => arithmetic::activation,
         "Swish" | "com.microsoft::QuickGelu" => arithmetic::swish,
         "Gelu" | "com.microsoft::Gelu" | "com.microsoft::FastGelu" => arithmetic::gelu,
         "LeakyRelu" | "Elu" | "Selu" | "Celu" | "Softplus" | "HardSigmoid" | "HardSwish"
-        | "Mish" => arithmetic::composed,
+        | "Mish" | "Softsign" | "ThresholdedRelu" => arithmetic::composed,
+        "SwiGLU" => arithmetic::swi_glu,
+        "Shrink" => arithmetic::shrink,
         "PRelu" => arithmetic::prelu,
         "Clip" => arithmetic::clip,
         "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => arithmetic::compare,
@@ -35,6 +41,12 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Cast" | "CastLike" => arithmetic::cast,
         "Identity" => arithmetic::identity,
         "Dropout" => arithmetic::dropout,
+
+        // bits
+        "BitShift" => bits::shift,
+        "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => bits::binary,
+        "BitwiseNot" => bits::not,
+        "BitCast" => bits::cast,
 
         // shape
         "Reshape" => shape::reshape,
@@ -48,6 +60,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Split" => shape::split,
         "Slice" => shape::slice,
         "Pad" => shape::pad,
+        "ReverseSequence" => shape::reverse_sequence,
 
         // create
         "Constant" => create::constant,
@@ -64,6 +77,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "GatherND" => index::gather_nd,
         "OneHot" => index::one_hot,
         "TopK" => index::top_k,
+        "Compress" => index::compress,
+        "NonZero" => index::non_zero,
         "ScatterND" => index::scatter_nd,
         "ScatterElements" | "Scatter" => index::scatter_elements,
 
@@ -72,6 +87,11 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceSumSquare" => reduce::reduce,
         "ArgMax" | "ArgMin" => reduce::arg,
         "CumSum" => reduce::cum_sum,
+        "CumProd" => reduce::cum_prod,
+        "Hardmax" => reduce::hardmax,
+        "LpNormalization" => reduce::lp_normalization,
+        "MeanVarianceNormalization" => reduce::mean_variance,
+        "Det" => reduce::determinant,
         "Softmax" | "LogSoftmax" => reduce::softmax,
 
         // norm
@@ -84,30 +104,75 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
 
         "BatchNormalization" => norm::batch_norm,
         "InstanceNormalization" | "GroupNormalization" => norm::group_norm,
+        "LRN" => norm::local_response,
+
+        // losses
+        "NegativeLogLikelihoodLoss" => losses::negative_log_likelihood,
+        "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy,
+
+        // recurrent
+        "RNN" | "GRU" | "LSTM" => recurrent::recurrent,
+        "LinearAttention" => linear_attention::attention,
+        "CausalConvWithState" => linear_attention::causal_conv,
+
+        // signals
+        "DFT" => spectral::dft,
+        "STFT" => spectral::stft,
+        "HannWindow" | "HammingWindow" | "BlackmanWindow" => spectral::window,
+        "MelWeightMatrix" => spectral::mel_weights,
 
         // windows
         "Conv" | "ConvTranspose" => windowed::conv,
-        "MaxPool" | "AveragePool" => windowed::pool,
-        "GlobalMaxPool" | "GlobalAveragePool" => windowed::global_pool,
+        "MaxPool" | "AveragePool" | "LpPool" => windowed::pool,
+        "GlobalMaxPool" | "GlobalAveragePool" | "GlobalLpPool" => windowed::global_pool,
         "DepthToSpace" | "SpaceToDepth" => windowed::depth_to_space,
-        "Resize" | "Upsample" => windowed::resize,
+        "Resize" | "Upsample" => resize::resize,
         "GridSample" => windowed::grid_sample,
+
+        // regions
+        "CenterCropPad" => regions::center_crop_pad,
+        "AffineGrid" => regions::affine_grid,
+        "Col2Im" => regions::col2im,
+        "MaxUnpool" => regions::max_unpool,
+        "RoiAlign" => regions::roi_align,
+        "DeformConv" => regions::deform_conv,
 
         // matrix
         "MatMul" => matrix::mat_mul,
+        "Einsum" => einsum::einsum,
         "Gemm" => matrix::gemm,
         "com.microsoft::MatMulNBits" => matrix::mat_mul_nbits,
 
         // quantised
         "DequantizeLinear" => quantised::dequantize,
         "QuantizeLinear" => quantised::quantize,
+        "DynamicQuantizeLinear" => integer_products::dynamic_quantize,
+        "MatMulInteger" => integer_products::mat_mul_integer,
+        "ConvInteger" => integer_products::conv_integer,
+        "QLinearMatMul" => integer_products::q_linear_mat_mul,
+        "QLinearConv" => integer_products::q_linear_conv,
 
         // attention
         "Attention" => attention::attention,
         "com.microsoft::GroupQueryAttention" => group_query_attention::attention,
+        "com.microsoft::MultiHeadAttention" => contrib_attention::multi_head,
+        "com.microsoft::Attention" => contrib_attention::packed,
         "RotaryEmbedding" => rotary::rotary,
         "com.microsoft::RotaryEmbedding" => rotary::rotary_contrib,
         "TensorScatter" => cache::tensor_scatter,
+
+        // ONNX Runtime's fused ops
+        "com.microsoft::EmbedLayerNormalization" => contrib::embed_layer_norm,
+        "com.microsoft::BiasGelu" => contrib::bias_gelu,
+        "com.microsoft::FusedMatMul" => contrib::fused_mat_mul,
+        "com.microsoft::MatMulIntegerToFloat" => contrib::mat_mul_integer_to_float,
+        "com.microsoft::QLinearAdd" | "com.microsoft::QLinearMul" => contrib_quantised::binary,
+        "com.microsoft::QLinearSigmoid" | "com.microsoft::QLinearLeakyRelu" => {
+            contrib_quantised::activation
+        }
+        "com.microsoft::QLinearGlobalAveragePool" => contrib_quantised::global_average,
+        "com.microsoft::QLinearConcat" => contrib_quantised::concat,
+        "com.microsoft::DynamicQuantizeMatMul" => contrib::dynamic_quantize_mat_mul,
         _ => return None,
     })
 }
@@ -152,6 +217,21 @@ pub(super) fn keeps_range(op: &str) -> bool {
             | "DepthToSpace"
             | "SpaceToDepth"
             | "QuantizeLinear"
+            | "DynamicQuantizeLinear"
+            | "QLinearMatMul"
+            | "QLinearConv"
+            | "com.microsoft::QLinearAdd"
+            | "com.microsoft::QLinearMul"
+            | "com.microsoft::QLinearSigmoid"
+            | "com.microsoft::QLinearLeakyRelu"
+            | "com.microsoft::QLinearGlobalAveragePool"
+            | "com.microsoft::QLinearConcat"
+            | "ReverseSequence"
+            | "Compress"
+            | "CenterCropPad"
+            | "BitwiseAnd"
+            | "BitwiseOr"
+            | "BitwiseXor"
             | "TensorScatter"
     )
 }

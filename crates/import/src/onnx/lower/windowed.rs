@@ -1,18 +1,21 @@
-//! Convolutions, pooling and resizing.
+//! Convolutions, pooling and sampling.
 
-use base::DType;
-use graph::ops::{GridSample, Reduce, ReduceFunction, SampleMode, SamplePadding, WindowAxis};
+use base::{Bytes, DType};
+use graph::ops::{
+    BinaryFunction as B, Gather, GridSample, Reduce, ReduceFunction, SampleMode, SamplePadding,
+    Scalar, UnaryFunction, WindowAxis, Windows,
+};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use crate::lowering::{
-    ConvSizes, Coordinates, Divisor, Interpolation, MAX_WINDOW_NUMBER, Nearest, Pooling,
-    window_number,
+    ConvSizes, Divisor, MAX_CONSTANT_ELEMENTS, MAX_WINDOW_NUMBER, Pooling, elements, window_number,
 };
+use crate::stored_type::StoredType;
 
 /// A list of `count` numbers.
-fn numbers(
+pub(super) fn numbers(
     call: &Call<'_>,
     name: &str,
     count: usize,
@@ -77,9 +80,13 @@ fn spatial(lower: &OnnxLowering<'_>, x: TensorId) -> Result<Vec<Dim>, String> {
     Ok(sizes.to_vec())
 }
 
-pub(super) fn conv(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
-    let (x, weight) = (lower.real(call, 0)?, lower.real(call, 1)?);
-    let bias = lower.maybe(call, 2)?;
+/// How the kernel `weight` of a convolution slides over `x`.
+pub(super) fn conv_sizes(
+    lower: &mut OnnxLowering<'_>,
+    call: &Call<'_>,
+    x: TensorId,
+    weight: TensorId,
+) -> Result<ConvSizes, String> {
     let (sizes, kernel) = (spatial(lower, x)?, lower.kernel_sizes(weight)?);
     let count = kernel.len();
     if sizes.len() != count {
@@ -97,44 +104,99 @@ pub(super) fn conv(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         return Err(format!("{groups} groups are not supported"));
     }
     let spans = spans(&kernel, &dilation);
-    if call.op() == "ConvTranspose" {
-        let longer = numbers(call, "output_padding", count, 0)?;
-        if call.ints("output_shape")?.is_some() {
-            return Err("output_shape is not supported".into());
-        }
-        let padding = match call.text("auto_pad")?.unwrap_or("NOTSET") {
-            "NOTSET" | "VALID" | "" => padding(call, &sizes, &spans, &stride)?,
-            other => return Err(format!("auto_pad {other:?} is not supported")),
-        };
-        let sizes = ConvSizes {
-            stride,
-            dilation,
-            padding,
-            groups,
-        };
-        return Ok(vec![
-            lower.transposed_convolution(x, weight, bias, &sizes, &longer)?,
-        ]);
-    }
-    let padding = padding(call, &sizes, &spans, &stride)?;
-    let sizes = ConvSizes {
+    let padding = match call.op() {
+        // Found from the result's shape.
+        "ConvTranspose" => vec![[0; 2]; count],
+        _ => padding(call, &sizes, &spans, &stride)?,
+    };
+    Ok(ConvSizes {
         stride,
         dilation,
         padding,
         groups,
+    })
+}
+
+/// What a transposed convolution leaves out before and after each axis, and by how much each axis is longer.
+#[allow(
+    clippy::type_complexity,
+    reason = "two lists with an entry for each axis"
+)]
+fn transposed_padding(
+    call: &Call<'_>,
+    sizes: &[Dim],
+    spans: &[usize],
+    stride: &[usize],
+) -> Result<(Vec<[usize; 2]>, Vec<usize>), String> {
+    let count = spans.len();
+    let mut longer = numbers(call, "output_padding", count, 0)?;
+    let automatic = call.text("auto_pad")?.unwrap_or("NOTSET");
+    let shape = call.ints("output_shape")?;
+    if shape.is_none() && !automatic.starts_with("SAME") {
+        return Ok((padding(call, sizes, spans, stride)?, longer));
+    }
+    // The last sizes of the result; the file may also state its batch and channels.
+    let wanted = match shape {
+        Some(list) => match list.len().checked_sub(count) {
+            Some(first) => Some(&list[first..]),
+            None => return Err("output_shape is too short".into()),
+        },
+        None => None,
     };
+    let mut pads = vec![];
+    for axis in 0..count {
+        let size = sizes[axis].as_const();
+        let size = size.ok_or("output_shape and auto_pad need constant sizes")?;
+        let full = size.saturating_sub(1).saturating_mul(stride[axis]);
+        let full = full
+            .saturating_add(longer[axis])
+            .saturating_add(spans[axis]);
+        let wanted = match wanted {
+            Some(list) => window_number("output_shape", list[axis])?,
+            None => size.saturating_mul(stride[axis]),
+        };
+        let total = match full.checked_sub(wanted) {
+            Some(total) => total,
+            None if wanted - full == 1 && automatic != "SAME_UPPER" => {
+                longer[axis] += 1;
+                0
+            }
+            None => return Err("an output_shape beyond the whole result is not supported".into()),
+        };
+        let small = total / 2;
+        pads.push(match automatic {
+            "SAME_UPPER" => [small, total - small],
+            _ => [total - small, small],
+        });
+    }
+    Ok((pads, longer))
+}
+
+pub(super) fn conv(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (x, weight) = (lower.real(call, 0)?, lower.real(call, 1)?);
+    let bias = lower.maybe(call, 2)?;
+    let mut sizes = conv_sizes(lower, call, x, weight)?;
+    if call.op() == "ConvTranspose" {
+        let spans = spans(&lower.kernel_sizes(weight)?, &sizes.dilation);
+        let (padding, longer) =
+            transposed_padding(call, &spatial(lower, x)?, &spans, &sizes.stride)?;
+        sizes.padding = padding;
+        return Ok(vec![
+            lower.transposed_convolution(x, weight, bias, &sizes, &longer)?,
+        ]);
+    }
     Ok(vec![lower.convolution(x, weight, bias, &sizes)?])
 }
 
 pub(super) fn pool(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.real(call, 0)?;
+    let x = lower.operand(call, 0)?;
+    // Integers of eight bits are exact in f32.
+    let dtype = lower.dtype(x);
+    let x = lower.cast(x, DType::F32)?;
     let sizes = spatial(lower, x)?;
     let count = sizes.len();
     if call.ints("kernel_shape")?.is_none() {
         return Err("has no kernel_shape".into());
-    }
-    if call.int_or("storage_order", 0)? != 0 || call.wants(1) {
-        return Err("indices of the largest elements are not supported".into());
     }
     let kernel = numbers(call, "kernel_shape", count, 1)?;
     let stride = numbers(call, "strides", count, 1)?;
@@ -152,7 +214,23 @@ pub(super) fn pool(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         ceil: call.flag("ceil_mode", false)?,
     };
     Ok(vec![match call.op() {
-        "MaxPool" => lower.max_pool(x, &pooling)?,
+        "MaxPool" if call.wants(1) => {
+            let places = lower.pooled_places(x, &pooling, call.flag("storage_order", false)?)?;
+            lower.set_kind_of(call, 1, StoredType::I64);
+            let largest = lower.max_pool(x, &pooling)?;
+            return Ok(vec![lower.cast(largest, dtype)?, places]);
+        }
+        "MaxPool" => {
+            let largest = lower.max_pool(x, &pooling)?;
+            lower.cast(largest, dtype)?
+        }
+        // The root of the sum of powers.
+        "LpPool" => {
+            let order = call.int_or("p", 2)? as f32;
+            let powers = lower.powers(x, order)?;
+            let sum = lower.average_pool(powers, &pooling, Divisor::Number(1))?;
+            lower.with_number(B::Pow, sum, 1.0 / order)?
+        }
         _ => {
             let divisor = match call.flag("count_include_pad", false)? {
                 true => Divisor::ElementsAndPadding,
@@ -164,17 +242,122 @@ pub(super) fn pool(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 }
 
 pub(super) fn global_pool(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.real(call, 0)?;
+    let mut x = lower.real(call, 0)?;
     let count = spatial(lower, x)?.len();
+    let order = call.int_or("p", 2)? as f32;
+    let roots = call.op() == "GlobalLpPool";
+    if roots {
+        x = lower.powers(x, order)?;
+    }
     let reduce = Reduce {
         function: match call.op() {
             "GlobalMaxPool" => ReduceFunction::Max,
+            "GlobalLpPool" => ReduceFunction::Sum,
             _ => ReduceFunction::Mean,
         },
         axes: (2..2 + count).collect(),
         keep: true,
     };
-    Ok(vec![lower.emit(reduce, &[x])?])
+    let result = lower.emit(reduce, &[x])?;
+    Ok(vec![match roots {
+        true => lower.with_number(B::Pow, result, 1.0 / order)?,
+        false => result,
+    }])
+}
+
+impl OnnxLowering<'_> {
+    /// Indices of the largest elements of windows in the whole tensor; `columns` counts columns before rows.
+    fn pooled_places(
+        &mut self,
+        x: TensorId,
+        pooling: &Pooling,
+        columns: bool,
+    ) -> Result<TensorId, String> {
+        if pooling.ceil {
+            return Err("indices of the largest elements with ceil_mode are not supported".into());
+        }
+        let shape = self.shape(x);
+        let sizes = shape[2..].iter().map(Dim::as_const);
+        let sizes = sizes.collect::<Option<Vec<usize>>>();
+        let sizes = sizes.ok_or("indices of the largest elements need constant sizes")?;
+        let all = elements(&shape[2..])?;
+        // The distance of neighbours along each axis.
+        let step = |axis: usize| -> usize {
+            match columns {
+                true => sizes[..axis].iter().product(),
+                false => sizes[axis + 1..].iter().product(),
+            }
+        };
+        let windows = Windows {
+            axes: pooling.axes.clone(),
+            batch_axes: 2,
+            padding: f32::NEG_INFINITY,
+        };
+        let windows = self.emit(windows, &[x])?;
+        let shown = self.shape(windows);
+        let count = pooling.axes.len();
+        let (outer, taps) = shown.split_at(2 + count);
+        let (outer, taps) = (outer.to_vec(), elements(taps)?);
+        let places = elements(&outer[2..])?;
+        if taps.max(places) > MAX_CONSTANT_ELEMENTS {
+            return Err("has too many windows".into());
+        }
+        let mut rows = outer.clone();
+        rows.push(Dim::from(taps));
+        let rows = self.reshape(windows, rows)?;
+        let largest = Reduce {
+            function: ReduceFunction::ArgMax,
+            axes: vec![2 + count],
+            keep: false,
+        };
+        let tap = self.emit(largest, &[rows])?;
+        // The place of a window's first element, and of its elements from there.
+        let listed =
+            |total: usize, extent: &dyn Fn(usize) -> usize, at: &dyn Fn(usize, usize) -> i64| {
+                let place = |index: usize| {
+                    let (mut rest, mut place) = (index, 0);
+                    for axis in (0..count).rev() {
+                        place += at(axis, rest % extent(axis)) * step(axis) as i64;
+                        rest /= extent(axis);
+                    }
+                    place
+                };
+                (0..total).map(place).collect::<Vec<i64>>()
+            };
+        let axes = &pooling.axes;
+        let starts = listed(
+            places,
+            &|axis| outer[2 + axis].as_const().unwrap_or(1).max(1),
+            &|axis, at| (at * axes[axis].stride) as i64 - axes[axis].before as i64,
+        );
+        let offsets = listed(taps, &|axis| axes[axis].size.max(1), &|axis, at| {
+            (at * axes[axis].dilation) as i64
+        });
+        let start_shape: Vec<usize> = outer[2..].iter().filter_map(Dim::as_const).collect();
+        let starts = self.constant(DType::I64, &start_shape, Bytes::from_slice(&starts))?;
+        let offsets = self.constant(DType::I64, &[taps], Bytes::from_slice(&offsets))?;
+        let offset = self.emit(Gather { axis: 0 }, &[offsets, tap])?;
+        let inner = self.binary(B::Add, offset, starts)?;
+        let images = shape[0]
+            .checked_mul(&shape[1])
+            .ok_or("multiplies three dynamic sizes")?;
+        let image = self.count_from(Dim::from(0), images)?;
+        let mut column = vec![Dim::from(1); 2 + count];
+        column[..2].copy_from_slice(&shape[..2]);
+        let image = self.reshape(image, column)?;
+        let size = self.scalar(Scalar::I64(all as i64), DType::I64)?;
+        let first = self.binary(B::Mul, image, size)?;
+        self.binary(B::Add, inner, first)
+    }
+
+    /// Powers of absolute values.
+    fn powers(&mut self, x: TensorId, order: f32) -> Result<TensorId, String> {
+        if order < 1.0 {
+            return Err(format!("a norm of order {order} is not supported"));
+        }
+        let size = self.unary(UnaryFunction::Abs, x)?;
+        self.with_number(B::Pow, size, order)
+    }
 }
 
 /// Moves blocks of channels to places, or back.
@@ -211,7 +394,10 @@ pub(super) fn depth_to_space(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> R
         let result = vec![batch, channels * (block * block), height, width];
         (
             vec![batch, channels, height, b, width, b],
-            vec![0, 3, 5, 1, 2, 4],
+            match call.text("mode")?.unwrap_or("DCR") {
+                "CRD" => vec![0, 1, 3, 5, 2, 4],
+                _ => vec![0, 3, 5, 1, 2, 4],
+            },
             result,
         )
     };
@@ -241,114 +427,4 @@ pub(super) fn grid_sample(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Resu
         align_corners: call.flag("align_corners", false)?,
     };
     Ok(vec![lower.emit(op, &[x, grid])?])
-}
-
-pub(super) fn resize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
-    let mut x = lower.operand(call, 0)?;
-    let old = call.op() == "Upsample" || call.version() < 11;
-    let (scales, sizes) = match old {
-        true => (lower.maybe(call, 1)?, None),
-        false => (lower.maybe(call, 2)?, lower.maybe(call, 3)?),
-    };
-    if call.flag("exclude_outside", false)? || call.flag("antialias", false)? {
-        return Err("exclude_outside and antialias are not supported".into());
-    }
-    let rank = lower.rank(x);
-    if rank == 0 {
-        return Err("its operand is a scalar; it needs at least one axis".into());
-    }
-    let axes: Vec<usize> = match call.ints("axes")? {
-        Some(list) => list
-            .iter()
-            .map(|axis| crate::lowering::LoweringBuilder::axis(*axis, rank))
-            .collect::<Result<_, _>>()?,
-        None => (0..rank).collect(),
-    };
-    let given = |id: TensorId, lower: &OnnxLowering<'_>| {
-        let empty = lower.shape(id).contains(&Dim::from(0));
-        (!empty).then_some(id)
-    };
-    let scales = scales.and_then(|id| given(id, lower));
-    let sizes = sizes.and_then(|id| given(id, lower));
-    let coordinates = match call.text("coordinate_transformation_mode")? {
-        _ if old => Coordinates::Asymmetric,
-        None | Some("half_pixel") => Coordinates::HalfPixel,
-        Some("pytorch_half_pixel") => Coordinates::PytorchHalfPixel,
-        Some("align_corners") => Coordinates::AlignCorners,
-        Some("asymmetric") => Coordinates::Asymmetric,
-        Some(other) => return Err(format!("coordinates {other:?} are not supported")),
-    };
-    let shape = lower.shape(x);
-    // The result's size along each axis, and elements of the input per element of the result.
-    let mut targets: Vec<(usize, Option<f64>)> = vec![];
-    if let Some(sizes) = sizes {
-        if call.text("keep_aspect_ratio_policy")?.unwrap_or("stretch") != "stretch" {
-            return Err("only the aspect ratio policy \"stretch\" is supported".into());
-        }
-        for size in lower.numbers(sizes)? {
-            let size = usize::try_from(size).map_err(|_| "its sizes are out of range")?;
-            targets.push((size, None));
-        }
-    } else {
-        let scales = scales.ok_or("has neither sizes nor scales")?;
-        let known = lower.const_value(scales);
-        let known = known.and_then(|known| known.constant(DType::F32));
-        let Some(graph::Data::F32(scales)) = known else {
-            return Err("its scales must be constants".into());
-        };
-        for (axis, scale) in axes.iter().zip(scales) {
-            let from = shape[*axis];
-            let to = match from.as_const() {
-                Some(from) => (from as f64 * f64::from(scale)).floor(),
-                None if scale == 1.0 => f64::NAN,
-                None => return Err("a resized axis must have a constant size".into()),
-            };
-            targets.push((to as usize, Some(1.0 / f64::from(scale))));
-        }
-    }
-    if targets.len() != axes.len() {
-        return Err(format!(
-            "resizes {} axes with {} sizes",
-            axes.len(),
-            targets.len()
-        ));
-    }
-    // The elements of a result are listed in a constant.
-    const MAX_SIZE: usize = 1 << 24;
-    if let Some((size, _)) = targets.iter().find(|(size, _)| *size > MAX_SIZE) {
-        return Err(format!(
-            "resizes an axis to {size} elements; at most {MAX_SIZE} are supported"
-        ));
-    }
-    let mode = call.text("mode")?.unwrap_or("nearest");
-    for (axis, (to, scale)) in axes.into_iter().zip(targets) {
-        if shape[axis] == Dim::from(to) || scale == Some(1.0) {
-            continue;
-        }
-        if to == 0 {
-            return Err("a resized axis must have elements".into());
-        }
-        x = match mode {
-            "nearest" => {
-                let nearest = match call.text("nearest_mode")? {
-                    _ if old => Nearest::Floor,
-                    None | Some("round_prefer_floor") => Nearest::RoundPreferFloor,
-                    Some("round_prefer_ceil") => Nearest::RoundPreferCeil,
-                    Some("floor") => Nearest::Floor,
-                    Some("ceil") => Nearest::Ceil,
-                    Some(other) => return Err(format!("nearest_mode {other:?} is not supported")),
-                };
-                lower.nearest(x, axis, to, scale, coordinates, nearest)?
-            }
-            "linear" | "bilinear" => {
-                lower.interpolated(x, axis, to, scale, coordinates, Interpolation::Linear)?
-            }
-            "cubic" => {
-                let a = f64::from(call.float_or("cubic_coeff_a", -0.75)?);
-                lower.interpolated(x, axis, to, scale, coordinates, Interpolation::Cubic(a))?
-            }
-            other => return Err(format!("mode {other:?} is not supported")),
-        };
-    }
-    Ok(vec![x])
 }

@@ -5,7 +5,7 @@ use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::Pt2Lowering;
-use crate::lowering::{Coordinates, Interpolation, Nearest};
+use crate::lowering::{Coordinates, Filter, Interpolation, Nearest};
 
 type Results = Result<Vec<TensorId>, String>;
 
@@ -67,12 +67,23 @@ pub(super) fn upsample(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
             "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d" => {
                 lower.nearest(x, axis, to, scale, Coordinates::Asymmetric, Nearest::Floor)?
             }
-            "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => {
-                lower.interpolated(x, axis, to, scale, smooth, Interpolation::Linear)?
-            }
-            "upsample_bicubic2d" => {
-                lower.interpolated(x, axis, to, scale, smooth, Interpolation::Cubic(CUBIC))?
-            }
+            "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => lower
+                .interpolated(
+                    x,
+                    axis,
+                    to,
+                    scale,
+                    smooth,
+                    (Interpolation::Linear, Filter::default()),
+                )?,
+            "upsample_bicubic2d" => lower.interpolated(
+                x,
+                axis,
+                to,
+                scale,
+                smooth,
+                (Interpolation::Cubic(CUBIC), Filter::default()),
+            )?,
             // The exact form of nearest.
             _ => lower.nearest(
                 x,

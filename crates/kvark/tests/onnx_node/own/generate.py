@@ -26,7 +26,8 @@ def noise(*shape):
 def save(name, nodes, inputs, outputs, initializers=None, dims=None, functions=(), opset=23, other=(), run=None):
     """`inputs` are arrays by name, `outputs` element types by name, `dims` symbolic shapes of inputs by name."""
     dims = dims or {}
-    kinds = {np.dtype(k): v for k, v in ((np.float32, T.FLOAT), (np.int64, T.INT64), (np.int32, T.INT32), (np.bool_, T.BOOL))}
+    kinds = {np.dtype(k): v for k, v in ((np.float32, T.FLOAT), (np.int64, T.INT64), (np.int32, T.INT32), (np.bool_, T.BOOL),
+             (np.uint8, T.UINT8), (np.int8, T.INT8))}
     graph = h.make_graph(
         nodes,
         name,
@@ -381,3 +382,190 @@ def truth(name, nodes, inputs, outputs, constants):
 
 for dtype in (np.uint8, np.int8, np.int16, np.uint16, np.uint32):
     integers(f"wraps_{np.dtype(dtype).name}", dtype)
+
+
+def layer(name, op, gates, steps=4, batch=2, size=3, hidden=5, lengths=None, peepholes=False, **attributes):
+    """A recurrent layer with all its results."""
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    initializers = {
+        "w": 0.5 * noise(directions, gates * hidden, size),
+        "r": 0.5 * noise(directions, gates * hidden, hidden),
+        "b": noise(directions, 2 * gates * hidden),
+    }
+    names = ["x", "w", "r", "b", "lengths" if lengths else "", "h"]
+    inputs = {"x": noise(steps, batch, size), "h": noise(directions, batch, hidden)}
+    if lengths:
+        inputs["lengths"] = np.array(lengths, np.int32)
+    outputs = {"y": T.FLOAT, "y_h": T.FLOAT}
+    if op == "LSTM":
+        inputs["c"] = noise(directions, batch, hidden)
+        names.append("c")
+        outputs["y_c"] = T.FLOAT
+        if peepholes:
+            initializers["p"] = noise(directions, 3 * hidden)
+            names.append("p")
+    node = h.make_node(op, names, list(outputs), hidden_size=hidden, **attributes)
+    save(name, [node], inputs, outputs, initializers, opset=21)
+
+
+layer("rnn_reverse", "RNN", 1, direction="reverse", activations=["Relu"])
+layer("gru", "GRU", 3)
+layer("gru_reset_last", "GRU", 3, linear_before_reset=1, direction="bidirectional")
+layer("gru_lengths", "GRU", 3, lengths=[2, 4])
+layer("lstm", "LSTM", 4)
+layer("lstm_lengths", "LSTM", 4, lengths=[4, 1], direction="bidirectional")
+layer("lstm_peepholes", "LSTM", 4, peepholes=True)
+
+for name, equation, *shapes in (
+    ("einsum_heads", "bthd,bshd->bhts", (2, 3, 2, 4), (2, 5, 2, 4)),
+    ("einsum_implicit", "ij,jk", (3, 4), (4, 2)),
+    ("einsum_ellipsis", "...ij,...jk->...ik", (2, 3, 4), (1, 4, 5)),
+    ("einsum_three", "ab,bc,cd->ad", (2, 3), (3, 4), (4, 2)),
+    ("einsum_trace", "bii->bi", (2, 3, 3)),
+    ("einsum_sum", "abc,bd->ad", (2, 3, 4), (3, 2)),
+):
+    one(name, "Einsum", {"xuv"[i]: noise(*shape) for i, shape in enumerate(shapes)}, opset=12, equation=equation)
+
+
+def bytes_of(kind, *shape):
+    info = np.iinfo(kind)
+    return RNG.integers(info.min, info.max + 1, shape).astype(kind)
+
+
+one("mat_mul_integer", "MatMulInteger", {"x": bytes_of(np.uint8, 3, 7), "w": bytes_of(np.int8, 7, 4)}, T.INT32,
+    {"xz": np.array(130, np.uint8), "wz": np.array([3, -2, 0, 100], np.int8)})
+# More products than f32 adds up exactly.
+one("mat_mul_integer_deep", "MatMulInteger", {"x": bytes_of(np.uint8, 2, 3000)}, T.INT32, {"w": bytes_of(np.uint8, 3000, 3)})
+one("conv_integer", "ConvInteger", {"x": bytes_of(np.uint8, 1, 3, 5, 6)}, T.INT32,
+    {"w": bytes_of(np.uint8, 2, 3, 3, 3), "xz": np.array(7, np.uint8), "wz": np.array(200, np.uint8)}, pads=[1, 1, 1, 1])
+one("conv_integer_deep", "ConvInteger", {"x": bytes_of(np.uint8, 1, 300, 4, 4)}, T.INT32, {"w": bytes_of(np.uint8, 2, 300, 3, 3)})
+scalar = lambda x: np.array(x, np.float32)  # noqa: E731
+one("q_linear_mat_mul", "QLinearMatMul", {"x": bytes_of(np.uint8, 3, 7)}, T.UINT8,
+    {"xs": scalar(0.01), "xz": np.array(130, np.uint8), "w": bytes_of(np.int8, 7, 4), "ws": scalar(0.02),
+     "wz": np.array(3, np.int8), "ys": scalar(0.1), "yz": np.array(120, np.uint8)})
+one("q_linear_conv", "QLinearConv", {"x": bytes_of(np.uint8, 1, 3, 5, 6)}, T.UINT8,
+    {"xs": scalar(0.01), "xz": np.array(130, np.uint8), "w": bytes_of(np.int8, 2, 3, 3, 3),
+     "ws": np.array([0.02, 0.01], np.float32), "wz": np.array([0, 0], np.int8), "ys": scalar(0.1),
+     "yz": np.array(120, np.uint8), "b": np.array([500, -900], np.int32)}, strides=[2, 1])
+node = h.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])
+save("dynamic_quantize", [node], {"x": 3 * noise(4, 5)}, {"y": T.UINT8, "scale": T.FLOAT, "zero": T.UINT8}, opset=11)
+
+one("dft", "DFT", {"x": noise(2, 6, 3, 1)}, initializers={"n": np.array(8, np.int64), "axis": np.array(1, np.int64)}, opset=20)
+one("dft_inverse", "DFT", {"x": noise(2, 6, 2)}, initializers={"n": np.array(6, np.int64), "axis": np.array(1, np.int64)},
+    opset=20, inverse=1)
+one("stft", "STFT", {"x": noise(2, 20, 1)},
+    initializers={"step": np.array(3, np.int64), "window": noise(8), "n": np.array(8, np.int64)}, opset=17)
+boxes = np.array([[0, 0, 6, 5], [1.5, 2, 4, 7], [-2, -1, 3, 20]], np.float32)
+for mode in ("half_pixel", "output_half_pixel"):
+    one(f"roi_align_{mode}", "RoiAlign", {"x": noise(2, 3, 8, 9), "boxes": boxes},
+        initializers={"batch": np.array([0, 1, 1], np.int64)}, opset=16, coordinate_transformation_mode=mode,
+        output_height=2, output_width=3, sampling_ratio=2, spatial_scale=0.8)
+one("affine_grid", "AffineGrid", {"x": noise(2, 2, 3)}, initializers={"size": np.array([2, 1, 3, 4], np.int64)}, opset=20)
+one("col2im", "Col2Im", {"x": noise(1, 2 * 6, 9)},
+    initializers={"image": np.array([5, 5], np.int64), "block": np.array([2, 3], np.int64)}, opset=18, strides=[2, 2], pads=[1, 1, 0, 1])
+one("lrn", "LRN", {"x": noise(2, 5, 3, 3)}, opset=13, size=3, alpha=0.3, beta=0.6, bias=1.5)
+one("lp_pool", "LpPool", {"x": noise(1, 2, 6, 7)}, opset=18, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1], p=3)
+one("reverse_sequence", "ReverseSequence", {"x": noise(5, 3, 2)}, initializers={"n": np.array([5, 2, 1], np.int64)}, opset=10)
+one("hardmax", "Hardmax", {"x": noise(3, 4)}, opset=13, axis=0)
+one("lp_normalization", "LpNormalization", {"x": noise(3, 4)}, opset=1, axis=0, p=1)
+one("shrink", "Shrink", {"x": noise(20)}, opset=9, lambd=0.7, bias=0.2)
+labels = np.array([[1, 0, 3], [2, 2, 1]], np.int64)
+for reduction in ("none", "sum", "mean"):
+    one(f"cross_entropy_{reduction}", "SoftmaxCrossEntropyLoss", {"x": noise(2, 4, 3), "labels": labels},
+        initializers={"w": np.abs(noise(4))}, opset=13, reduction=reduction, ignore_index=2)
+one("bit_shift", "BitShift", {"x": bytes_of(np.uint8, 9)}, T.UINT8, {"n": np.arange(9, dtype=np.uint8)}, opset=11, direction="LEFT")
+one("bitwise_not", "BitwiseNot", {"x": bytes_of(np.uint8, 9)}, T.UINT8, opset=18)
+
+value = lambda name, kind, shape=None: h.make_tensor_value_info(name, kind, shape)  # noqa: E731
+body = h.make_graph(
+    [
+        h.make_node("Cast", ["i"], ["step"], to=T.FLOAT),
+        h.make_node("Add", ["state", "step"], ["t"]),
+        h.make_node("Mul", ["t", "factor"], ["next"]),
+        h.make_node("Identity", ["going"], ["still"]),
+        h.make_node("Neg", ["next"], ["seen"]),
+    ],
+    "body",
+    [value("i", T.INT64, []), value("going", T.BOOL, []), value("state", T.FLOAT)],
+    [value("still", T.BOOL, []), value("next", T.FLOAT), value("seen", T.FLOAT)],
+)
+save("loop", [h.make_node("Loop", ["count", "", "x"], ["y", "all"], body=body)], {"x": noise(2, 3), "factor": noise(3)},
+     {"y": T.FLOAT, "all": T.FLOAT}, {"count": np.array(4, np.int64)}, opset=21)
+body = h.make_graph(
+    [
+        h.make_node("Less", ["i", "last"], ["still"]),
+        h.make_node("SequenceInsert", ["list", "x"], ["longer"]),
+    ],
+    "body",
+    [value("i", T.INT64, []), value("going", T.BOOL, []),
+     h.make_value_info("list", h.make_sequence_type_proto(h.make_tensor_type_proto(T.FLOAT, None)))],
+    [value("still", T.BOOL, []),
+     h.make_value_info("longer", h.make_sequence_type_proto(h.make_tensor_type_proto(T.FLOAT, None)))],
+)
+save("loop_sequence",
+     [h.make_node("SequenceEmpty", [], ["none"]), h.make_node("Loop", ["", "yes", "none"], ["list"], body=body),
+      h.make_node("ConcatFromSequence", ["list"], ["y"], axis=0)],
+     {"x": noise(2, 3)}, {"y": T.FLOAT}, {"yes": np.array(True), "last": np.array(2, np.int64)}, opset=21)
+body = h.make_graph(
+    [h.make_node("Mul", ["state", "decay"], ["t"]), h.make_node("Add", ["t", "row"], ["next"]), h.make_node("Exp", ["next"], ["seen"])],
+    "body",
+    [value("state", T.FLOAT, [3]), value("row", T.FLOAT, [3])],
+    [value("next", T.FLOAT, [3]), value("seen", T.FLOAT, [3])],
+)
+save("scan", [h.make_node("Scan", ["s", "x"], ["y", "all"], body=body, num_scan_inputs=1, scan_input_axes=[1],
+                          scan_input_directions=[1], scan_output_axes=[1])],
+     {"s": noise(3), "x": noise(3, 4), "decay": noise(3)}, {"y": T.FLOAT, "all": T.FLOAT}, opset=21)
+
+
+def contrib(name, op, inputs, outputs, initializers=None, names=None, **attributes):
+    """A fused op of ONNX Runtime."""
+    initializers = initializers or {}
+    names = names or [*inputs, *initializers]
+    node = h.make_node(op, names, list(outputs), domain=MS, **attributes)
+    save(name, [node], inputs, outputs, initializers, opset=17)
+
+
+rows = {"q": noise(2, 3, 16), "k": noise(2, 5, 16), "v": noise(2, 5, 16)}
+padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+contrib("mha", "MultiHeadAttention", rows, {"y": T.FLOAT}, num_heads=4)
+contrib("mha_masked", "MultiHeadAttention", rows | {"mask": padding, "scores": noise(1, 4, 3, 5)}, {"y": T.FLOAT},
+        {"bias": noise(48)}, ["q", "k", "v", "bias", "mask", "scores"], num_heads=4)
+past = {"past_k": noise(2, 4, 6, 4), "past_v": noise(2, 4, 6, 4)}
+same = {name: noise(2, 3, 16) for name in "qkv"}
+contrib("mha_past", "MultiHeadAttention", same | past, {"y": T.FLOAT, "new_k": T.FLOAT, "new_v": T.FLOAT}, None,
+        ["q", "k", "v", "", "", "", "past_k", "past_v"], num_heads=4, unidirectional=1)
+contrib("packed_attention", "Attention", {"x": noise(2, 5, 16), "mask": padding}, {"y": T.FLOAT},
+        {"w": 0.3 * noise(16, 48), "b": noise(48)}, ["x", "w", "b", "mask"], num_heads=4)
+contrib("packed_attention_lengths", "Attention", {"x": noise(2, 5, 16), "mask": np.array([5, 2], np.int32)}, {"y": T.FLOAT},
+        {"w": 0.3 * noise(16, 48), "b": noise(48)}, ["x", "w", "b", "mask"], num_heads=4)
+ids = {"ids": np.array([[1, 4, 2], [0, 3, 3]], np.int32), "segments": np.array([[0, 0, 1], [0, 1, 1]], np.int32)}
+contrib("embed_layer_norm", "EmbedLayerNormalization", ids | {"mask": np.array([[1, 1, 1], [1, 1, 0]], np.int32)},
+        {"y": T.FLOAT, "counts": T.INT32},
+        {"words": noise(5, 8), "places": noise(4, 8), "kinds": noise(2, 8), "gamma": noise(8), "beta": noise(8)},
+        ["ids", "segments", "words", "places", "kinds", "gamma", "beta", "mask"], epsilon=1e-5)
+contrib("bias_gelu", "BiasGelu", {"x": noise(2, 3, 8)}, {"y": T.FLOAT}, {"b": noise(8)})
+contrib("fused_mat_mul", "FusedMatMul", {"x": noise(2, 4, 3), "w": noise(2, 5, 4)}, {"y": T.FLOAT}, transA=1, transB=1, alpha=0.5)
+contrib("mat_mul_integer_to_float", "MatMulIntegerToFloat", {"x": bytes_of(np.uint8, 3, 7)}, {"y": T.FLOAT},
+        {"w": bytes_of(np.int8, 7, 4), "xs": np.array(0.02, np.float32), "ws": np.array([0.01, 0.03, 0.02, 0.05], np.float32),
+         "xz": np.array(120, np.uint8), "wz": np.array([1, 0, -3, 4], np.int8), "b": noise(4)})
+contrib("dynamic_quantize_mat_mul", "DynamicQuantizeMatMul", {"x": noise(3, 8)}, {"y": T.FLOAT},
+        {"w": bytes_of(np.int8, 8, 4), "ws": np.array([0.01], np.float32), "wz": np.array([0], np.int8), "b": noise(4)})
+one("compress", "Compress", {"x": noise(4, 3)}, initializers={"c": np.array([True, False, True])}, opset=11, axis=0)
+scales = {"xs": scalar(0.03), "xz": np.array(128, np.uint8)}
+for op in ("QLinearAdd", "QLinearMul"):
+    contrib("q_linear_" + op[7:].lower(), op, {"x": bytes_of(np.uint8, 3, 4), "u": bytes_of(np.uint8, 4)}, {"y": T.UINT8},
+            scales | {"us": scalar(0.05), "uz": np.array(100, np.uint8), "ys": scalar(0.07), "yz": np.array(120, np.uint8)},
+            ["x", "xs", "xz", "u", "us", "uz", "ys", "yz"])
+for op in ("QLinearSigmoid", "QLinearLeakyRelu", "QLinearGlobalAveragePool"):
+    shape = (1, 2, 3, 4) if op.endswith("Pool") else (3, 5)
+    attributes = {"alpha": 0.1} if op.endswith("Relu") else {}
+    contrib("q_linear_" + op[7:].lower(), op, {"x": bytes_of(np.uint8, *shape)}, {"y": T.UINT8},
+            scales | {"ys": scalar(0.013), "yz": np.array(20, np.uint8)}, **attributes)
+contrib("q_linear_concat", "QLinearConcat", {"x": bytes_of(np.uint8, 2, 3), "u": bytes_of(np.uint8, 2, 2)}, {"y": T.UINT8},
+        scales | {"us": scalar(0.05), "uz": np.array(100, np.uint8), "ys": scalar(0.0613), "yz": np.array(120, np.uint8)},
+        ["ys", "yz", "x", "xs", "xz", "u", "us", "uz"], axis=1)
+node = h.make_node("MaxPool", ["x"], ["y", "places"], kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 1], dilations=[1, 1])
+save("pool_max_places", [node], {"x": noise(2, 3, 5, 6)}, {"y": T.FLOAT, "places": T.INT64}, opset=21)
+resize("resize_antialias", sizes=[1, 2, 2, 3], mode="linear", antialias=1)
+resize("resize_cubic_inside", scales=[1, 1, 1.5, 0.8], mode="cubic", exclude_outside=1)
+resize("resize_not_larger", sizes=[7, 6], mode="linear", keep_aspect_ratio_policy="not_larger", axes=[2, 3])
