@@ -41,7 +41,7 @@ impl Coordinates {
                 let shown = to as f64 * scale;
                 (from as f64 - shown) / 2.0 + (i + 0.5) * scale - 0.5
             }
-            Coordinates::AlignCornersOf(length) if length == 1.0 => 0.0,
+            Coordinates::AlignCornersOf(1.0) => 0.0,
             Coordinates::AlignCornersOf(length) => i * (from as f64 - 1.0) / (length - 1.0),
             Coordinates::Crop { start, end, length } => {
                 let share = match length {

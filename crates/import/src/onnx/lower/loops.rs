@@ -60,7 +60,7 @@ fn body_of(node: &Node) -> Result<&Branch, String> {
 }
 
 /// The operand with this index, which must be given.
-fn given<'a>(node: &'a Node, index: usize) -> Result<&'a str, String> {
+fn given(node: &Node, index: usize) -> Result<&str, String> {
     let name = node.inputs.get(index).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| format!("has no operand {index}"))?;
     Ok(name)

@@ -14,6 +14,7 @@ mod create;
 mod einsum;
 mod flex_attention;
 mod group_query_attention;
+mod images;
 mod index;
 mod integer_products;
 mod linear_attention;

@@ -4,8 +4,8 @@ use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use super::{
     arithmetic, attention, bits, cache, contrib, contrib_attention, contrib_quantised, create,
-    einsum, group_query_attention, index, integer_products, linear_attention, losses, matrix, norm,
-    quantised, recurrent, reduce, regions, resize, rotary, shape, spectral, windowed,
+    einsum, group_query_attention, images, index, integer_products, linear_attention, losses,
+    matrix, norm, quantised, recurrent, reduce, regions, resize, rotary, shape, spectral, windowed,
 };
 
 /// Lowers one node.
@@ -130,10 +130,10 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "GridSample" => windowed::grid_sample,
 
         // regions
-        "CenterCropPad" => regions::center_crop_pad,
-        "AffineGrid" => regions::affine_grid,
-        "Col2Im" => regions::col2im,
-        "MaxUnpool" => regions::max_unpool,
+        "CenterCropPad" => images::center_crop_pad,
+        "AffineGrid" => images::affine_grid,
+        "Col2Im" => images::col2im,
+        "MaxUnpool" => images::max_unpool,
         "RoiAlign" => regions::roi_align,
         "DeformConv" => regions::deform_conv,
 
