@@ -151,8 +151,8 @@ pub(super) fn shrink(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let below = lower.compare(C::Lt, x, low)?;
     let down = lower.with_number(B::Sub, x, bias)?;
     let up = lower.with_number(B::Add, x, bias)?;
-    let result = lower.choose(below, up, zero)?;
-    let result = lower.choose(above, down, result)?;
+    let result = lower.choose(above, down, zero)?;
+    let result = lower.choose(below, up, result)?;
     Ok(vec![lower.cast(result, dtype)?])
 }
 

@@ -3,7 +3,7 @@
 use base::DType;
 use graph::TensorId;
 use graph::ops::{
-    Activation, BinaryFunction as B, Reduce, ReduceFunction as R, UnaryFunction as U,
+    Activation, BinaryFunction as B, Reduce, ReduceFunction as R, Softmax, UnaryFunction as U,
 };
 
 use super::call::Call;
@@ -72,6 +72,18 @@ pub(super) fn activation(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Resul
             lower.positive_or(x, small)?
         }
     };
+    lower.quantised_as(call, result, 3, 0)
+}
+
+pub(super) fn softmax(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.dequantised(call, 0)?;
+    let rank = lower.rank(x);
+    let axis = LoweringBuilder::axis(call.int_or("axis", -1)?, rank)?;
+    // Before opset 13, all axes from `axis` on were one row.
+    if call.int_or("opset", 13)? < 13 && axis + 1 != rank {
+        return Err("several axes as one row are not supported".into());
+    }
+    let result = lower.emit(Softmax { axis, log: false }, &[x])?;
     lower.quantised_as(call, result, 3, 0)
 }
 

@@ -213,7 +213,8 @@ pub(super) fn deform_conv(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Resu
         .checked_mul(kw)
         .filter(|taps| *taps <= MAX_CONSTANT_ELEMENTS);
     let taps = taps.ok_or("its kernel is too large")?;
-    let fits = offsets == Dim::from(groups.saturating_mul(2 * taps));
+    let wanted = groups.checked_mul(2 * taps);
+    let fits = wanted.is_some() && offsets.as_const() == wanted;
     if groups == 0 || !channels.is_multiple_of(groups) || !fits || height == 0 || width == 0 {
         return Err("its offsets do not match its kernel".into());
     }

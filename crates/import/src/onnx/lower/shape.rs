@@ -396,8 +396,14 @@ fn pad_with_own(
     [before, after]: [i64; 2],
     mode: &str,
 ) -> Result<TensorId, String> {
-    if [before, after] == [0, 0] {
-        return Ok(x);
+    if before <= 0 && after <= 0 {
+        return lower.pad_axis(x, axis, [before, after], Scalar::F32(0.0));
+    }
+    // Implementations disagree on whether what is cut off is copied.
+    if before < 0 || after < 0 {
+        return Err(format!(
+            "pads and crops an axis in the mode {mode:?}, which is not supported"
+        ));
     }
     let size = lower.shape(x).get(axis).and_then(Dim::as_const);
     let size = size.and_then(|size| i64::try_from(size).ok());

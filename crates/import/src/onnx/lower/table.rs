@@ -170,6 +170,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "com.microsoft::QLinearSigmoid" | "com.microsoft::QLinearLeakyRelu" => {
             contrib_quantised::activation
         }
+        "com.microsoft::QLinearSoftmax" => contrib_quantised::softmax,
         "com.microsoft::QLinearGlobalAveragePool" => contrib_quantised::global_average,
         "com.microsoft::QLinearConcat" => contrib_quantised::concat,
         "com.microsoft::DynamicQuantizeMatMul" => contrib::dynamic_quantize_mat_mul,
@@ -226,6 +227,7 @@ pub(super) fn keeps_range(op: &str) -> bool {
             | "com.microsoft::QLinearLeakyRelu"
             | "com.microsoft::QLinearGlobalAveragePool"
             | "com.microsoft::QLinearConcat"
+            | "com.microsoft::QLinearSoftmax"
             | "ReverseSequence"
             | "Compress"
             | "CenterCropPad"

@@ -561,6 +561,8 @@ for op in ("QLinearSigmoid", "QLinearLeakyRelu", "QLinearGlobalAveragePool"):
     attributes = {"alpha": 0.1} if op.endswith("Relu") else {}
     contrib("q_linear_" + op[7:].lower(), op, {"x": bytes_of(np.uint8, *shape)}, {"y": T.UINT8},
             scales | {"ys": scalar(0.013), "yz": np.array(20, np.uint8)}, **attributes)
+contrib("q_linear_softmax", "QLinearSoftmax", {"x": bytes_of(np.uint8, 3, 5)}, {"y": T.UINT8},
+        scales | {"ys": scalar(1 / 256), "yz": np.array(0, np.uint8)}, axis=-1, opset=13)
 contrib("q_linear_concat", "QLinearConcat", {"x": bytes_of(np.uint8, 2, 3), "u": bytes_of(np.uint8, 2, 2)}, {"y": T.UINT8},
         scales | {"us": scalar(0.05), "uz": np.array(100, np.uint8), "ys": scalar(0.0613), "yz": np.array(120, np.uint8)},
         ["ys", "yz", "x", "xs", "xz", "u", "us", "uz"], axis=1)
