@@ -125,13 +125,11 @@ impl ShapedRuns {
             Ok(graph) if self.by_value => (graph, integers),
             Ok(graph) => (graph, none),
             Err(error) if self.by_value || integers.is_empty() => return Err(error.into()),
-            Err(error) => match self.artifact.specialise(&self.method, shapes, &integers) {
-                Ok(graph) => {
-                    self.by_value = true;
-                    (graph, integers)
-                }
-                Err(_) => return Err(error.into()),
-            },
+            Err(_) => {
+                let graph = self.artifact.specialise(&self.method, shapes, &integers)?;
+                self.by_value = true;
+                (graph, integers)
+            }
         };
         passes::optimise_with(&mut graph, &self.passes).map_err(BackendError::from)?;
         if let Some(last) = self.last() {
