@@ -83,6 +83,23 @@ def pyramid_onnx() -> None:
     golden("pyramid_onnx", cases)
 
 
+def branches_onnx() -> None:
+    """A branch chosen by an integer that the caller gives."""
+    value = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    double = helper.make_graph([helper.make_node("Add", ["x", "x"], ["twice"])], "double", [], [value("twice", ["n"])])
+    negate = helper.make_graph([helper.make_node("Neg", ["x"], ["minus"])], "negate", [], [value("minus", ["n"])])
+    nodes = [
+        helper.make_node("Equal", ["rate", "wanted"], ["is_wanted"]),
+        helper.make_node("If", ["is_wanted"], ["y"], then_branch=double, else_branch=negate),
+    ]
+    rate = helper.make_tensor_value_info("rate", TensorProto.INT64, [])
+    wanted = numpy_helper.from_array(np.array(16000, np.int64), "wanted")
+    graph = helper.make_graph(nodes, "branches", [value("x", ["n"]), rate], [value("y", ["n"])], [wanted])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, HERE / "branches.onnx")
+
+
 class Pyramid(nn.Module):
     """The same in PyTorch."""
 
@@ -145,4 +162,5 @@ def executorch(program, name) -> None:
 
 if __name__ == "__main__":
     pyramid_onnx()
+    branches_onnx()
     programs()

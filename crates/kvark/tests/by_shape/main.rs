@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvark::backend::{CompileOptions, ExecutorKind};
 use kvark::graph::PassSelection;
-use kvark::inference::{InferenceOptions, MAX_SHAPES, RandomInputs, Value};
+use kvark::inference::{Data, InferenceOptions, MAX_SHAPES, RandomInputs, Value};
 use kvark::model::{OpenOptions, open_artifact, open_artifact_with};
 use kvark::{Cpu, InferenceSession};
 use serde_json::Value as Json;
@@ -113,6 +113,28 @@ fn graphs_of_the_last_shapes_are_held() {
     }
     assert_eq!(first[0], first[1]);
     assert!(session.graph().unwrap().symbols().is_empty());
+}
+
+#[test]
+fn an_integer_that_chooses_a_branch_is_a_constant_of_its_graph() {
+    let mut session = session("branches.onnx", &InferenceOptions::default());
+    let mut y = |rate: i64, x: Vec<f32>| {
+        let rate = Value {
+            shape: vec![],
+            data: Data::I64(vec![rate]),
+        };
+        let outputs = run(&mut session, &[Value::f32([x.len()], x), rate]).unwrap();
+        outputs[0].as_f32().unwrap().to_vec()
+    };
+    for _ in 0..2 {
+        assert_eq!(y(16000, vec![1.0, 2.0]), [2.0, 4.0]);
+        assert_eq!(y(8000, vec![1.0, 2.0]), [-1.0, -2.0]);
+        assert_eq!(y(16000, vec![3.0]), [6.0]);
+    }
+    assert_eq!(session.compiled_graphs(), 3);
+    let rate = Value::f32(Vec::<usize>::new(), vec![16000.0]);
+    let error = run(&mut session, &[Value::f32([1], vec![0.0]), rate]).unwrap_err();
+    assert!(error.contains("was given elements of type f32"), "{error}");
 }
 
 #[test]
