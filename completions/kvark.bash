@@ -1273,7 +1273,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__inspect)
-            opts="-m -h --model --hf-repo --graph --json --help"
+            opts="-m -h --model --hf-repo --graph --dim --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1292,6 +1292,10 @@ _kvark() {
                     return 0
                     ;;
                 --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dim)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1335,7 +1339,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__plan)
-            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --cpu-moe --n-cpu-moe --md --model-draft --state-budget --expert-budget --mem-limit --map --svg --json --help"
+            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --cpu-moe --n-cpu-moe --md --model-draft --state-budget --expert-budget --mem-limit --map --dim --svg --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1426,6 +1430,10 @@ _kvark() {
                     return 0
                     ;;
                 --mem-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dim)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

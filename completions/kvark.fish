@@ -548,6 +548,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l dim -d 'Dynamic size of the inputs, for a model whose graph is made for the shapes of each run\'s inputs' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l svg -d 'Draw the plan as SVG' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l map -d 'Print every buffer with its arena offset'
@@ -560,6 +561,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand show" -l json -d 'Print one 
 complete -c kvark -n "__fish_kvark_using_subcommand show" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l dim -d 'Dynamic size of the inputs, for a model whose graph is made for the shapes of each run\'s inputs' -r
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l graph -d 'Print the optimised graph, one line per node'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand inspect" -s h -l help -d 'Print help'

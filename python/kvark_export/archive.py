@@ -13,6 +13,7 @@ from torch.export.pt2_archive._package import package_pt2
 
 #: Extra files that kvark looks for; see `crates/import/src/pt2/extra.rs`.
 METADATA = "kvark/metadata.json"
+SIZE_NAMES = "kvark/size_names.json"
 #: Fields of a node that are of use to Python's debuggers only, and hold absolute paths.
 DEBUG_FIELDS = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
 
@@ -30,8 +31,30 @@ def export_module(
     """Exports a module unchanged and saves it for kvark; returns the program, for comparisons."""
     with torch.no_grad():
         program = torch.export.export(module.eval(), args, kwargs, dynamic_shapes=dynamic_shapes)
-    save(program, path, metadata=metadata, extra_files=extra_files)
+    names = size_names(program, dynamic_shapes)
+    extra = {**({SIZE_NAMES: json.dumps({"forward": names})} if names else {}), **(extra_files or {})}
+    save(program, path, metadata=metadata, extra_files=extra)
     return program
+
+
+def size_names(program: torch.export.ExportedProgram, dynamic_shapes: Any) -> dict[str, str]:
+    """The names that the caller's `Dim`s give to the program's symbols, which PyTorch's file has no place for."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = [values.get(name) for name in program.graph_signature.user_inputs]
+    specs = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, dict) else list(dynamic_shapes or ())
+    if len(specs) != len(inputs):
+        return {}
+    names = {}
+    for value, spec in zip(inputs, specs):
+        axes = spec.items() if isinstance(spec, dict) else enumerate(spec) if isinstance(spec, (list, tuple)) else ()
+        for axis, dim in axes:
+            size = value.shape[axis] if isinstance(value, torch.Tensor) and isinstance(axis, int) else None
+            # A multiple of a `Dim` has that as its root.
+            name = getattr(getattr(dim, "root", dim), "__name__", None)
+            if isinstance(size, torch.SymInt) and isinstance(name, str):
+                symbols = size.node.expr.free_symbols
+                names.update({str(symbol): name for symbol in symbols if len(symbols) == 1})
+    return names if len(set(names.values())) == len(names) else {}
 
 
 def save(

@@ -174,6 +174,12 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// A handle to the same device, for graphs that are compiled later; `None` if the backend has none. Sessions whose graphs are made
+    /// for the shapes of each run's inputs need one.
+    fn shared(&self) -> Option<Arc<dyn Backend>> {
+        None
+    }
+
     /// The limit that [`free_memory`](Backend::free_memory) comes from, for messages.
     fn memory_bound(&self) -> MemoryBound {
         MemoryBound::Free

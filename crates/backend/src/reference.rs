@@ -55,6 +55,10 @@ impl Backend for Reference {
         Ok(Box::new(ReferenceExecutable { graph, values }))
     }
 
+    fn shared(&self) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(Reference))
+    }
+
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         Ok(ReferenceKv::new(config))
     }

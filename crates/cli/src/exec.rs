@@ -87,7 +87,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
     ))
 }
 
-fn dim(text: &str) -> Result<(String, usize), String> {
+/// A dynamic size: `NAME=N`.
+pub(crate) fn dim(text: &str) -> Result<(String, usize), String> {
     let (name, size) = pair(text)?;
     let size = args::whole(&size).map_err(|error| format!("the size of {name} {error}"))?;
     Ok((name, size))
@@ -127,7 +128,7 @@ impl Exec {
             }
             return shown.finish(&outputs, &mut [], decoder.arena_bytes());
         }
-        let inputs = self.values(&session)?;
+        let inputs = self.values(&mut session)?;
         let outputs = match self.trace.as_deref() {
             Some(folder) => {
                 let folder = (folder != Path::new("-")).then_some(folder);
@@ -169,7 +170,7 @@ impl Exec {
     }
 
     /// Loads the inputs from their files, and generates the others.
-    fn values(&self, session: &InferenceSession) -> Result<Vec<(String, Value)>> {
+    fn values(&self, session: &mut InferenceSession) -> Result<Vec<(String, Value)>> {
         let mut values = Vec::new();
         for (name, file) in &self.inputs {
             values.push((name.clone(), npy::read(Path::new(file))?));

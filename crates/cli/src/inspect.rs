@@ -11,7 +11,8 @@ use contents::{Contents, Exported, TensorRow};
 use kvark::RuntimeErrorKind;
 use kvark::cache::LayerConfig;
 use kvark::graph::Graph;
-use kvark::model::{Artifact, FeatureLayers, ImportErrorKind};
+use kvark::inference::{TensorDim, TensorInfo};
+use kvark::model::{Artifact, FeatureLayers, ImportErrorKind, OpenOptions, ShapedMethod};
 use kvark::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ Examples:
   kvark inspect model.gguf --graph
   kvark inspect model.pt2
   kvark inspect model.onnx
+  kvark inspect detector.onnx --graph --dim height=640 --dim width=640
   kvark inspect talk.kv
   kvark inspect smollm2 --json"
 )]
@@ -40,6 +42,9 @@ pub(crate) struct Inspect {
     /// Print the optimised graph, one line per node
     #[arg(long)]
     graph: bool,
+    /// Dynamic size of the inputs, for a model whose graph is made for the shapes of each run's inputs
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = crate::exec::dim)]
+    dims: Vec<(String, usize)>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -60,13 +65,20 @@ impl Inspect {
             }
             return saved::show(&path, self.json);
         }
-        let found = Found::open(&path)?;
+        let found = Found::open(&path, self.dims)?;
         let mut out = BufWriter::new(io::stdout().lock());
         if self.json {
             writeln!(out, "{}", found.json(self.graph))?;
         } else if self.graph {
             match &found.artifact {
                 Ok(artifact) => {
+                    if let Some(method) = artifact.shaped.first() {
+                        let sizes = method.dynamic_sizes().join(", ");
+                        bail!(
+                            "the graph of {} is made for the shapes of each run's inputs: set {sizes} with --dim",
+                            method.name
+                        );
+                    }
                     for method in &artifact.methods {
                         write!(out, "{}", method.graph)?;
                     }
@@ -82,8 +94,13 @@ impl Inspect {
 }
 
 impl Found {
-    fn open(path: &Path) -> Result<Found> {
-        let artifact = match kvark::model::open_artifact(path, None) {
+    fn open(path: &Path, sizes: Vec<(String, usize)>) -> Result<Found> {
+        let options = OpenOptions {
+            by_shape: true,
+            sizes,
+            ..OpenOptions::default()
+        };
+        let artifact = match kvark::model::open_artifact_with(path, &options) {
             Ok(artifact) => Ok(artifact),
             Err(error) => match error.kind() {
                 // Then the file cannot be shown either.
@@ -107,6 +124,10 @@ impl Found {
     fn methods(&self) -> impl Iterator<Item = (&str, &Graph)> {
         let methods = self.artifact.iter().flat_map(|a| &a.methods);
         methods.map(|method| (method.name.as_str(), &method.graph))
+    }
+
+    fn shaped(&self) -> impl Iterator<Item = &ShapedMethod> {
+        self.artifact.iter().flat_map(|a| &a.shaped)
     }
 
     /// Number of nodes per op, over all methods.
@@ -154,6 +175,15 @@ impl Found {
             }
             method
         };
+        let shaped = |method: &ShapedMethod| {
+            let list = |infos: &[TensorInfo]| infos.iter().map(described).collect::<Vec<_>>();
+            json!({
+                "name": method.name,
+                "inputs": list(&method.inputs),
+                "outputs": list(&method.outputs),
+                "planned_by_shape": method.reason,
+            })
+        };
         let facts = self.artifact.as_ref().ok().map(|a| &a.facts);
         json!({
             "format": contents.format.name(),
@@ -167,7 +197,7 @@ impl Found {
             "pooling": facts.and_then(|f| f.pooling).map(kvark::embed::Pooling::name),
             "metadata": metadata,
             "ops": self.ops(),
-            "methods": self.methods().map(method).collect::<Vec<_>>(),
+            "methods": self.methods().map(method).chain(self.shaped().map(shaped)).collect::<Vec<_>>(),
             "tensors": contents.tensors.iter().map(tensor).collect::<Vec<_>>(),
             "programs": contents.programs.iter().map(program).collect::<Vec<_>>(),
         })
@@ -256,14 +286,17 @@ impl Found {
             let (name, dtype) = (&tensor.name, &tensor.dtype);
             writeln!(out, "  {name:width$}  {dtype:7} [{}]", dims.join(", "))?;
         }
-        for program in contents.programs.iter().filter(|_| self.artifact.is_err()) {
+        let has_graphs = self.artifact.is_ok() && self.shaped().next().is_none();
+        for program in contents.programs.iter().filter(|_| !has_graphs) {
             writeln!(out, "\nops of {}", program.name)?;
             for (op, count) in &program.ops {
                 writeln!(out, "  {count:>6}  {op}")?;
             }
         }
         if self.artifact.is_ok() {
-            writeln!(out, "\nops")?;
+            if has_graphs {
+                writeln!(out, "\nops")?;
+            }
             for (name, count) in self.ops() {
                 writeln!(out, "  {count:>6}  {name}")?;
             }
@@ -282,6 +315,19 @@ impl Found {
                     let ty = graph.type_text(&graph.tensor(*id).ty);
                     writeln!(out, "    keeps {}: {ty}", state.name)?;
                 }
+            }
+            for method in self.shaped() {
+                let list = |infos: &[TensorInfo]| -> Vec<String> {
+                    infos.iter().map(TensorInfo::to_string).collect()
+                };
+                let (inputs, outputs) = (list(&method.inputs), list(&method.outputs));
+                let (name, inputs, outputs) = (&method.name, inputs.join(", "), outputs.join(", "));
+                writeln!(out, "  {name}({inputs}) -> {outputs}")?;
+                let reason = &method.reason;
+                writeln!(
+                    out,
+                    "    is planned for the shapes of each run's inputs: {reason}"
+                )?;
             }
         }
         Ok(())
@@ -313,6 +359,19 @@ fn typed(graph: &Graph, id: kvark::graph::TensorId) -> Value {
     json!({
         "name": tensor.name,
         "dtype": tensor.ty.dtype.to_string(),
+        "shape": dims.collect::<Vec<_>>(),
+    })
+}
+
+/// An input or output of a method without a graph.
+fn described(info: &TensorInfo) -> Value {
+    let dims = info.shape.iter().map(|dim| match dim {
+        TensorDim::Fixed(n) => json!(n),
+        TensorDim::Dynamic(name) => json!(name),
+    });
+    json!({
+        "name": info.name,
+        "dtype": info.dtype.to_string(),
         "shape": dims.collect::<Vec<_>>(),
     })
 }

@@ -34,6 +34,7 @@ Examples:
   kvark plan config.json -c 1024,8192,131072 --compare f32,f16,q8,q4
   kvark plan model.gguf --model-draft smollm2
   kvark plan model.gguf --map
+  kvark plan detector.onnx --dim height=640 --dim width=640
   kvark plan model.gguf --svg plan.svg"
 )]
 pub(crate) struct Plan {
@@ -82,6 +83,9 @@ pub(crate) struct Plan {
     /// Print every buffer with its arena offset
     #[arg(long)]
     map: bool,
+    /// Dynamic size of the inputs, for a model whose graph is made for the shapes of each run's inputs
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = crate::exec::dim)]
+    dims: Vec<(String, usize)>,
     /// Draw the plan as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -122,7 +126,12 @@ impl Subject {
         })
     }
 
-    fn open(path: &Path, context: Option<u32>, feature_layers: FeatureLayers) -> Result<Subject> {
+    fn open(
+        path: &Path,
+        context: Option<u32>,
+        feature_layers: FeatureLayers,
+        sizes: &[(String, usize)],
+    ) -> Result<Subject> {
         let named = |name: Option<&str>, architecture: &str| {
             let file = path.file_stem().and_then(|stem| stem.to_str());
             let name = name.or(file).unwrap_or("the model");
@@ -138,9 +147,19 @@ impl Subject {
         let options = OpenOptions {
             context: context.map(|n| n as usize),
             feature_layers,
+            by_shape: true,
+            sizes: sizes.to_vec(),
             ..OpenOptions::default()
         };
         let artifact = kvark::model::open_artifact_with(path, &options)?;
+        if let Some(method) = artifact.shaped.first() {
+            bail!(
+                "the graph of {} is made for the shapes of each run's inputs ({}): set {} with --dim",
+                method.name,
+                method.reason,
+                method.dynamic_sizes().join(", ")
+            );
+        }
         Ok(Subject {
             name: named(artifact.name.as_deref(), &artifact.architecture),
             source: Source::File(Box::new(artifact)),
@@ -158,7 +177,7 @@ impl Subject {
 impl Plan {
     pub(crate) fn execute(self) -> Result<()> {
         let longest = self.ctx_size.iter().copied().max();
-        let open = |path: &Path, features| Subject::open(path, longest, features);
+        let open = |path: &Path, features| Subject::open(path, longest, features, &self.dims);
         let path = self.model.path()?;
         let (subject, draft) = match self.model_draft.as_deref() {
             Some(DraftSource::MTP) => {
@@ -168,7 +187,8 @@ impl Plan {
             }
             Some(name) => {
                 let subject = open(&path, FeatureLayers::None)?;
-                let draft = open(&args::model_path(name)?, FeatureLayers::None)?;
+                let path = args::model_path(name)?;
+                let draft = Subject::open(&path, longest, FeatureLayers::None, &[])?;
                 (subject, Some(draft))
             }
             None => (open(&path, FeatureLayers::None)?, None),

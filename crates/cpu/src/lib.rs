@@ -99,6 +99,10 @@ impl Backend for Cpu {
         Ok(Box::new(ReplayWrapper::new(recorder, options)))
     }
 
+    fn shared(&self) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(Cpu { isa: self.isa }))
+    }
+
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         Ok(Box::new(kv::CpuKv::new(config)?))
     }

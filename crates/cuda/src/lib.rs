@@ -93,6 +93,11 @@ impl Backend for Cuda {
         Ok(Box::new(ReplayWrapper::new(recorder, options)))
     }
 
+    fn shared(&self) -> Option<Arc<dyn Backend>> {
+        let device = self.device.clone();
+        Some(Arc::new(Cuda { device }))
+    }
+
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         Ok(Box::new(kv::CudaKv::new(config, &self.device)))
     }

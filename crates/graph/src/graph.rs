@@ -4,6 +4,7 @@ use crate::ops::Op;
 use crate::tensor_type::TensorType;
 use crate::{Bindings, GraphError, GraphErrorKind, Symbol};
 use base::Bytes;
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 /// A tensor's index in its graph.
@@ -163,6 +164,25 @@ impl Graph {
             .sum()
     }
 
+    /// Replaces constants by equal ones of another graph of the same model, so that both hold the same bytes.
+    pub fn share_constants(&mut self, other: &Graph) {
+        let mut by_len: HashMap<usize, Vec<&Bytes>> = HashMap::new();
+        for bytes in other.tensors.iter().filter_map(Tensor::constant) {
+            by_len.entry(bytes.len()).or_default().push(bytes);
+        }
+        for tensor in &mut self.tensors {
+            let TensorKind::Constant(own) = &mut tensor.kind else {
+                continue;
+            };
+            let alike = by_len.get(&own.len()).into_iter().flatten();
+            let mut alike = alike.copied();
+            let is_same = |bytes: &Bytes| bytes.as_ptr() == own.as_ptr() || bytes[..] == own[..];
+            if let Some(shared) = alike.find(|bytes| is_same(bytes)) {
+                *own = shared.clone();
+            }
+        }
+    }
+
     /// The symbols' values that make the inputs have these shapes.
     ///
     /// Every symbol of an input's dimensions is alone in one of them; anything else is refused by `verify`.
@@ -258,6 +278,29 @@ mod tests {
         let x = b.input("x", DType::F32, [now]);
         let error = b.finish(&[mask, x]).unwrap_err().to_string();
         assert!(error.contains("P of input mask"), "{error}");
+    }
+
+    #[test]
+    fn equal_constants_are_shared() {
+        let graph = |last: f32| {
+            let mut b = GraphBuilder::new("g");
+            let data = |x: f32| base::Bytes::from_slice(&[1.0, 2.0, x]);
+            let same = b.constant("same", DType::F32, &[3], data(3.0)).unwrap();
+            let own = b.constant("own", DType::F32, &[3], data(last)).unwrap();
+            b.finish(&[same, own]).unwrap()
+        };
+        let (first, mut second) = (graph(4.0), graph(5.0));
+        second.share_constants(&first);
+        let constants = |graph: &crate::Graph| -> Vec<base::Bytes> {
+            let all = graph
+                .tensors()
+                .iter()
+                .filter_map(|tensor| tensor.constant());
+            all.cloned().collect()
+        };
+        let (a, b) = (constants(&first), constants(&second));
+        assert_eq!(a[0].as_ptr(), b[0].as_ptr());
+        assert_eq!(&b[1][..], &base::Bytes::from_slice(&[1.0f32, 2.0, 5.0])[..]);
     }
 
     #[test]

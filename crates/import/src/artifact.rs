@@ -1,9 +1,12 @@
 //! An imported model of any format: graphs, facts and the parsed file.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use base::Bytes;
+use graph::{Graph, Value};
 
+use crate::by_shape::ShapedMethod;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::genai::{self, GenAi, SidecarFiles};
 use crate::gguf::{self, Gguf};
@@ -23,6 +26,8 @@ pub struct Artifact {
     pub architecture: String,
     /// Entry points.
     pub methods: Vec<Method>,
+    /// Entry points whose graphs are made for the shapes of a run's inputs; none unless the options accept them.
+    pub shaped: Vec<ShapedMethod>,
     /// Facts that caches and runners need.
     pub facts: ModelFacts,
     /// Set if the model is a draft head, which works on the features of another model.
@@ -120,6 +125,7 @@ impl Artifact {
             name,
             architecture,
             methods,
+            shaped,
             facts,
             draft_head,
         } = match &file {
@@ -142,6 +148,7 @@ impl Artifact {
             name,
             architecture,
             methods,
+            shaped,
             facts,
             draft_head,
             file,
@@ -151,6 +158,74 @@ impl Artifact {
     /// The method with this name.
     pub fn method(&self, name: &str) -> Option<&Method> {
         self.methods.iter().find(|method| method.name == name)
+    }
+
+    /// Lowers a method of [`shaped`](Artifact::shaped) for inputs of these shapes. The graph has no symbols; its inputs and outputs have
+    /// the names of the method's. Inputs in `fixed` become constants, and are no inputs of the graph (ONNX only).
+    ///
+    /// # Errors
+    /// If the shapes are not those of the inputs, or a node cannot be lowered; the message names both.
+    pub fn specialise(
+        &self,
+        method: &ShapedMethod,
+        shapes: &[&[usize]],
+        fixed: &BTreeMap<String, Value>,
+    ) -> Result<Graph, ImportError> {
+        method.check(shapes, fixed)?;
+        let graph = match &self.file {
+            ModelFile::Onnx { model, .. } => onnx::specialise(model, shapes, fixed),
+            file if !fixed.is_empty() => {
+                let what = format!("a {} file with fixed inputs", file.format().name());
+                Err(ImportError::unsupported(what))
+            }
+            ModelFile::Pt2(file) => pt2::specialise(file, &method.name, shapes),
+            ModelFile::Pte { program, .. } => pte::specialise(program, &method.name, shapes),
+            ModelFile::Gguf(_) | ModelFile::Safetensors(_) => {
+                let what = format!(
+                    "a {} file lowered for given shapes",
+                    self.file.format().name()
+                );
+                Err(ImportError::unsupported(what))
+            }
+        };
+        graph.map_err(|error| error.at_shapes(method.shown(shapes)))
+    }
+
+    /// Lowers all methods of [`shaped`](Artifact::shaped) for inputs with these dynamic sizes; they are then in
+    /// [`methods`](Artifact::methods).
+    ///
+    /// # Errors
+    /// `Value` if none of them has a size of such a name, or one is missing.
+    pub fn set_sizes(&mut self, sizes: &[(String, usize)]) -> Result<(), ImportError> {
+        let known = |name: &str| {
+            let mut methods = self.shaped.iter();
+            methods.any(|method| method.dynamic_sizes().contains(&name))
+        };
+        if let Some((name, _)) = sizes.iter().find(|(name, _)| !known(name)) {
+            let names = self.shaped.iter().flat_map(ShapedMethod::dynamic_sizes);
+            let names: Vec<&str> = names.collect();
+            let reason = match &names[..] {
+                [] => "is no size for which a graph is made".to_owned(),
+                names => format!("does not exist; the dynamic sizes are {}", names.join(", ")),
+            };
+            return Err(ImportError::value(format!("the size {name:?}"), reason));
+        }
+        let named = |name: &str| {
+            let found = sizes.iter().rfind(|(own, _)| own == name);
+            found.map(|(_, size)| *size)
+        };
+        let mut methods = vec![];
+        for method in &self.shaped {
+            let shapes = method.shapes(named)?;
+            let shapes: Vec<&[usize]> = shapes.iter().map(|shape| &shape[..]).collect();
+            methods.push(Method {
+                name: method.name.clone(),
+                graph: self.specialise(method, &shapes, &BTreeMap::new())?,
+            });
+        }
+        self.methods.extend(methods);
+        self.shaped.clear();
+        Ok(())
     }
 
     /// The GenAI configuration next to the model file; only ONNX models have one.

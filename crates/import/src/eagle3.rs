@@ -102,6 +102,7 @@ pub(crate) fn lower(
         name: head.name,
         architecture: ARCHITECTURE.to_owned(),
         methods: build_eagle3(&spec, lookup)?.map(method).to_vec(),
+        shaped: vec![],
         facts,
         draft_head: Some(DraftHead {
             kind: HeadKind::Eagle3,

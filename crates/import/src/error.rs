@@ -77,6 +77,8 @@ pub(crate) enum ImportErrorDetail {
         op: String,
         reason: String,
     },
+    #[error("{error} (with the inputs {inputs})")]
+    AtShapes { error: ImportError, inputs: String },
     #[error("{what} is not supported")]
     Unsupported { what: String },
     #[error("{what} {reason}")]
@@ -113,6 +115,7 @@ impl ImportError {
             ImportErrorDetail::Malformed { .. } => K::Malformed,
             ImportErrorDetail::UnknownOps { .. } => K::UnknownOp,
             ImportErrorDetail::Op { .. } => K::Node,
+            ImportErrorDetail::AtShapes { error, .. } => error.kind(),
             ImportErrorDetail::Unsupported { .. } => K::Unsupported,
             ImportErrorDetail::Value { .. } => K::Value,
             ImportErrorDetail::MissingTensor { .. } => K::MissingTensor,
@@ -140,6 +143,12 @@ impl ImportError {
     pub(crate) fn missing_tensor(name: &str) -> ImportError {
         let name = name.to_owned();
         ImportErrorDetail::MissingTensor { name }.into()
+    }
+
+    /// The error of a lowering for inputs of these shapes.
+    pub(crate) fn at_shapes(self, inputs: String) -> ImportError {
+        let error = self;
+        ImportErrorDetail::AtShapes { error, inputs }.into()
     }
 
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {

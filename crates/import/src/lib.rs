@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod by_shape;
 mod cache_configs;
 mod const_eval;
 mod eagle3;
@@ -26,9 +27,12 @@ pub mod pt2;
 pub mod pte;
 pub mod safetensors;
 mod stored_type;
+mod tensor_info;
 pub mod transformer;
 
 pub use artifact::{Artifact, Format, ModelFile, format_of, open, open_with};
+pub use by_shape::ShapedMethod;
 pub use error::{ImportError, ImportErrorKind};
 pub use lowered::{DraftHead, FeatureLayers, HeadKind, ImportOptions, LoweredModel, Method};
 pub use model_facts::{ModelFacts, Pooling};
+pub use tensor_info::{TensorDim, TensorInfo};

@@ -2,6 +2,7 @@
 
 use graph::Graph;
 
+use crate::by_shape::ShapedMethod;
 use crate::error::ImportError;
 use crate::model_facts::ModelFacts;
 
@@ -14,6 +15,8 @@ pub struct LoweredModel {
     pub architecture: String,
     /// Entry points.
     pub methods: Vec<Method>,
+    /// Entry points without a graph for all shapes; none unless the options accept them.
+    pub shaped: Vec<ShapedMethod>,
     /// Facts that caches and runners need.
     pub facts: ModelFacts,
     /// Set if the model is a draft head, which works on the features of another model.
@@ -61,6 +64,8 @@ pub struct ImportOptions {
     pub context_length: Option<usize>,
     /// Keep the inputs and outputs of exported decoders instead of rewriting them for runners.
     pub as_exported: bool,
+    /// Accept methods that have no graph for all shapes of their inputs ([`ShapedMethod`]).
+    pub by_shape: bool,
     /// Lower the MTP head that a model's file carries in the place of the model (GGUF only).
     pub mtp_head: bool,
     /// Build decoders without head and caches, so that they return hidden states (GGUF only).

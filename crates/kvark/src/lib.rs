@@ -38,7 +38,8 @@ pub mod model {
     pub use ::import::hugging_face::Blueprint;
     pub use ::import::{
         Artifact, DraftHead, FeatureLayers, Format, HeadKind, ImportError, ImportErrorKind, Method,
-        ModelFacts, ModelFile, Pooling, format_of, genai, gguf, onnx, pt2, pte, safetensors,
+        ModelFacts, ModelFile, Pooling, ShapedMethod, format_of, genai, gguf, onnx, pt2, pte,
+        safetensors,
     };
     pub use ::runtime::{
         Model, OpenOptions, mtp_head, open_artifact, open_artifact_with, open_tokenizer,
@@ -93,8 +94,8 @@ pub mod inference {
     pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};
     pub use ::kv::BackendOptions;
     pub use ::runtime::{
-        InferenceOptions, InferenceSession, MethodId, Module, ModuleOptions, RandomInputs,
-        ScatterDecoder, TensorDim, TensorInfo,
+        InferenceOptions, InferenceSession, MAX_SHAPES, MethodId, Module, ModuleOptions,
+        RandomInputs, ScatterDecoder, TensorDim, TensorInfo,
     };
 }
 

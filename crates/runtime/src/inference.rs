@@ -1,24 +1,26 @@
 //! `InferenceSession`: runs one graph on named tensors, for models that are not decoders and for single decoder steps.
 
+mod by_shape;
 mod random;
 mod scatter;
 
+pub use by_shape::MAX_SHAPES;
+pub use import::{TensorDim, TensorInfo};
 pub use random::RandomInputs;
 pub use scatter::ScatterDecoder;
 
+use self::by_shape::ShapedRuns;
 use crate::batch_runner::new_kv;
 use crate::options::{RunnerOptions, cache_config};
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{
-    Backend, BackendError, CompileOptions, NodeProfile, OutputCallback, Runnable, TraceCallback,
-    attention_nodes,
+    Backend, BackendError, BackendErrorKind, CompileOptions, NodeProfile, OutputCallback, Runnable,
+    TraceCallback, attention_nodes,
 };
-use base::DType;
 use graph::passes::{self, PassSelection};
 use graph::{DataMut, Graph, TensorId, Value, ValueRef};
-use import::{Artifact, ImportOptions};
+use import::{Artifact, ImportOptions, Method, ShapedMethod};
 use kv::{BackendOptions, CacheEntry, CacheRegistry, CacheSession, Contiguous};
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,47 +37,15 @@ pub struct InferenceOptions {
     pub backend: BackendOptions,
 }
 
-/// The name, type and shape of an input or output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Its name.
-    pub name: String,
-    /// Element type.
-    pub dtype: DType,
-    /// Sizes, outermost first.
-    pub shape: Vec<TensorDim>,
-}
-
-/// A dimension of a [`TensorInfo`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TensorDim {
-    /// A constant size.
-    Fixed(usize),
-    /// A dynamic size: the name of a symbol, or an expression of symbols.
-    Dynamic(String),
-}
-
-impl fmt::Display for TensorDim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TensorDim::Fixed(n) => write!(f, "{n}"),
-            TensorDim::Dynamic(name) => f.write_str(name),
-        }
-    }
-}
-
-impl fmt::Display for TensorInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<String> = self.shape.iter().map(TensorDim::to_string).collect();
-        write!(f, "{}: {}[{}]", self.name, self.dtype, sizes.join(", "))
-    }
-}
-
 /// A compiled graph that runs on named tensors.
+///
+/// A graph plans with sizes that are polynomials in the dynamic sizes of its inputs. For a method that has no such graph (one that divides
+/// a dynamic size with a remainder, for instance), the session makes a graph for the shapes of each run's inputs, and holds those of the
+/// last [`MAX_SHAPES`] shapes.
 ///
 /// Buffers that the model writes to are [states](InferenceSession::states) of the session.
 pub struct InferenceSession {
-    runnable: Runnable,
+    runs: Runs,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
     states: Vec<TensorInfo>,
@@ -83,6 +53,14 @@ pub struct InferenceSession {
     cache: Option<CacheSession<Contiguous>>,
     /// Free bytes of the backend's device when the session was created, if it reports them.
     free_memory: Option<u64>,
+}
+
+/// What a session runs.
+enum Runs {
+    /// One graph for inputs of all shapes.
+    Planned(Box<Runnable>),
+    /// A graph for each shape of the inputs.
+    ByShape(Box<ShapedRuns>),
 }
 
 impl InferenceSession {
@@ -98,8 +76,13 @@ impl InferenceSession {
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
         let artifact = open(path)?;
-        let method = select_method(&artifact, options.method.as_deref())?;
-        let graph = artifact.methods[method].graph.clone();
+        let graph = match select_method(&artifact, options.method.as_deref())? {
+            Selected::Planned(method) => method.graph.clone(),
+            Selected::ByShape(method) => {
+                let method = method.clone();
+                return InferenceSession::by_shape(artifact, method, backend, options);
+            }
+        };
         let attends = attention_nodes(&graph).next().is_some();
         if !attends || options.backend.cache_key.is_some() {
             return InferenceSession::from_graph(graph, backend, options);
@@ -129,6 +112,24 @@ impl InferenceSession {
         InferenceSession::bind(graph, backend, options, cache.transpose()?)
     }
 
+    fn by_shape(
+        artifact: Artifact,
+        method: ShapedMethod,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let (inputs, outputs) = (method.inputs.clone(), method.outputs.clone());
+        let runs = ShapedRuns::new(artifact, method, backend, &options.compile, &options.passes)?;
+        Ok(InferenceSession {
+            runs: Runs::ByShape(Box::new(runs)),
+            inputs,
+            outputs,
+            states: vec![],
+            cache: None,
+            free_memory: backend.free_memory(),
+        })
+    }
+
     fn bind(
         mut graph: Graph,
         backend: &dyn Backend,
@@ -136,19 +137,19 @@ impl InferenceSession {
         cache: Option<Arc<CacheEntry>>,
     ) -> Result<InferenceSession, RuntimeError> {
         // Keep the output names: a pass may replace an output by a tensor of another name.
-        let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::new(&graph, *id)).collect();
+        let info = |ids: &[TensorId]| ids.iter().map(|id| TensorInfo::of(&graph, *id)).collect();
         let (inputs, outputs) = (info(graph.caller_inputs()), info(graph.caller_outputs()));
         let states = graph.state_inputs().iter().zip(graph.states());
         let states = states.map(|(id, state)| TensorInfo {
             name: state.name.clone(),
-            ..TensorInfo::new(&graph, *id)
+            ..TensorInfo::of(&graph, *id)
         });
         let states = states.collect();
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
         let graph = Arc::new(graph);
         let executable = backend.compile(graph.clone(), &options.compile)?;
         Ok(InferenceSession {
-            runnable: Runnable::bind(graph, executable, cache)?,
+            runs: Runs::Planned(Box::new(Runnable::bind(graph, executable, cache)?)),
             inputs,
             outputs,
             states,
@@ -175,7 +176,7 @@ impl InferenceSession {
 
     /// The elements of a state that the next run reads.
     pub fn state(&self, name: &str) -> Option<&Value> {
-        let mut states = self.runnable.states();
+        let mut states = self.last()?.states();
         states.find_map(|(own, value)| (own == name).then_some(value))
     }
 
@@ -184,23 +185,84 @@ impl InferenceSession {
     /// # Errors
     /// If there is no state of this name, or if it has another type or shape.
     pub fn set_state(&mut self, name: &str, value: Value) -> Result<(), RuntimeError> {
-        Ok(self.runnable.set_state(name, value)?)
+        match &mut self.runs {
+            Runs::Planned(runnable) => Ok(runnable.set_state(name, value)?),
+            Runs::ByShape(_) => {
+                let reason = "does not exist: the model keeps none".to_owned();
+                let state = name.to_owned();
+                Err(BackendError::from(BackendErrorKind::State { state, reason }).into())
+            }
+        }
     }
 
     /// Gives all states the elements that they have in the model file.
     pub fn reset_states(&mut self) {
-        self.runnable.reset_states();
+        if let Runs::Planned(runnable) = &mut self.runs {
+            runnable.reset_states();
+        }
     }
 
     /// Gives all states the elements from before the last run, for callers that could not take its outputs. It can be called once
     /// after a run that succeeded.
     pub fn undo_states(&mut self) {
-        self.runnable.undo_states();
+        if let Runs::Planned(runnable) = &mut self.runs {
+            runnable.undo_states();
+        }
     }
 
-    /// The optimised graph.
-    pub fn graph(&self) -> &Graph {
-        self.runnable.graph()
+    /// The optimised graph; `None` if it is made for the shapes of each run's inputs, and there was no run.
+    pub fn graph(&self) -> Option<&Graph> {
+        Some(self.last()?.graph())
+    }
+
+    /// Why the session makes a graph for the shapes of each run's inputs; `None` if one graph serves all shapes.
+    pub fn planned_by_shape(&self) -> Option<&str> {
+        match &self.runs {
+            Runs::Planned(_) => None,
+            Runs::ByShape(runs) => Some(&runs.method().reason),
+        }
+    }
+
+    /// The number of graphs that are compiled.
+    pub fn compiled_graphs(&self) -> usize {
+        match &self.runs {
+            Runs::Planned(_) => 1,
+            Runs::ByShape(runs) => runs.all().count(),
+        }
+    }
+
+    /// What ran last.
+    fn last(&self) -> Option<&Runnable> {
+        match &self.runs {
+            Runs::Planned(runnable) => Some(runnable),
+            Runs::ByShape(runs) => runs.last(),
+        }
+    }
+
+    /// Gets the graph for these inputs ready, and leaves out those that are constants of it.
+    fn prepared<V>(
+        &mut self,
+        mut inputs: Vec<V>,
+        view: impl Fn(&V) -> ValueRef<'_>,
+    ) -> Result<Vec<V>, RuntimeError> {
+        if let Runs::ByShape(runs) = &mut self.runs {
+            let shapes: Vec<&[usize]> = inputs.iter().map(|input| view(input).shape).collect();
+            let integers = runs.method().integers().into_iter();
+            let integer = |at: usize| (self.inputs[at].name.clone(), view(&inputs[at]).to_value());
+            let integers = integers.map(integer).collect();
+            runs.plan_for(&shapes, integers)?;
+            let mut infos = self.inputs.iter();
+            inputs.retain(|_| infos.next().is_some_and(|info| runs.takes(&info.name)));
+        }
+        Ok(inputs)
+    }
+
+    /// What runs on the inputs that were prepared last.
+    fn runnable(&mut self) -> &mut Runnable {
+        match &mut self.runs {
+            Runs::Planned(runnable) => runnable,
+            Runs::ByShape(runs) => runs.last_mut(),
+        }
     }
 
     /// Runs the graph on named inputs, given in any order. Outputs are in the order of
@@ -211,7 +273,8 @@ impl InferenceSession {
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
-        let outputs = self.runnable.run(&inputs)?;
+        let inputs = self.prepared(inputs, Value::view)?;
+        let outputs = self.runnable().run(&inputs)?;
         Ok(self.named(outputs))
     }
 
@@ -224,7 +287,8 @@ impl InferenceSession {
     ) -> Result<(), RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
-        Ok(self.runnable.run_borrowed(&inputs, output)?)
+        let inputs = self.prepared(inputs, |view| *view)?;
+        Ok(self.runnable().run_borrowed(&inputs, output)?)
     }
 
     /// Like [`run`](InferenceSession::run), for the named outputs only, in this order.
@@ -299,23 +363,32 @@ impl InferenceSession {
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
-        let outputs = self.runnable.run_traced(&inputs, trace)?;
+        let inputs = self.prepared(inputs, Value::view)?;
+        let outputs = self.runnable().run_traced(&inputs, trace)?;
         Ok(self.named(outputs))
     }
 
     /// Starts or stops measuring nodes. Needs the compiled executor.
     pub fn set_profiling(&mut self, on: bool) {
-        self.runnable.executable_mut().set_profiling(on);
+        match &mut self.runs {
+            Runs::Planned(runnable) => runnable.executable_mut().set_profiling(on),
+            Runs::ByShape(runs) => runs.set_profiling(on),
+        }
     }
 
-    /// The measurements since profiling was started.
+    /// The measurements since profiling was started, of the graph that ran last.
     pub fn profile(&self) -> Vec<NodeProfile> {
-        self.runnable.executable().profile()
+        let last = self.last();
+        last.map_or_else(Vec::new, |runnable| runnable.executable().profile())
     }
 
     /// Bytes of activations and scratch allocated now.
     pub fn arena_bytes(&self) -> usize {
-        self.runnable.executable().arena_bytes()
+        let arena = |runnable: &Runnable| runnable.executable().arena_bytes();
+        match &self.runs {
+            Runs::Planned(runnable) => arena(runnable),
+            Runs::ByShape(runs) => runs.all().map(arena).sum(),
+        }
     }
 
     fn empty_cache(&self) -> Result<(), RuntimeError> {
@@ -355,63 +428,68 @@ impl InferenceSession {
     }
 }
 
-impl TensorInfo {
-    fn new(graph: &Graph, id: TensorId) -> TensorInfo {
-        let tensor = graph.tensor(id);
-        let size = |dim: &graph::Dim| match dim.as_const() {
-            Some(n) => TensorDim::Fixed(n),
-            None => TensorDim::Dynamic(graph.dim_text(dim)),
-        };
-        TensorInfo {
-            name: tensor.name.clone(),
-            dtype: tensor.ty.dtype,
-            shape: tensor.ty.shape.iter().map(size).collect(),
-        }
-    }
-}
-
 fn list(tensors: &[TensorInfo]) -> String {
     let texts: Vec<String> = tensors.iter().map(TensorInfo::to_string).collect();
     texts.join(", ")
 }
 
-/// Imports a model as it was exported or, if that fails, as a decoder.
+/// Imports a model as it was exported with a graph for all shapes, else as a decoder, else with graphs for the shapes of each run.
 fn open(path: &Path) -> Result<Artifact, RuntimeError> {
     let exported = ImportOptions {
         as_exported: true,
+        by_shape: true,
         ..ImportOptions::default()
     };
-    let error = match import::open_with(path, &exported) {
-        Ok(artifact) => return Ok(artifact),
-        Err(error) => error,
-    };
+    let found = import::open_with(path, &exported);
+    if found
+        .as_ref()
+        .is_ok_and(|artifact| artifact.shaped.is_empty())
+    {
+        return Ok(found?);
+    }
     match import::open(path) {
         Ok(artifact) if artifact.facts.is_decoder() => Ok(artifact),
-        _ => Err(error.into()),
+        _ => Ok(found?),
     }
 }
 
+/// The method that a session runs.
+enum Selected<'a> {
+    Planned(&'a Method),
+    ByShape(&'a ShapedMethod),
+}
+
 /// The method to run: the named one, else the only one, else `forward`.
-fn select_method(artifact: &Artifact, name: Option<&str>) -> Result<usize, RuntimeError> {
-    let wanted = match (name, &artifact.methods[..]) {
+fn select_method<'a>(
+    artifact: &'a Artifact,
+    name: Option<&str>,
+) -> Result<Selected<'a>, RuntimeError> {
+    let planned = artifact.methods.iter();
+    let planned = planned.map(|method| (&method.name, Selected::Planned(method)));
+    let shaped = artifact.shaped.iter();
+    let shaped = shaped.map(|method| (&method.name, Selected::ByShape(method)));
+    let mut methods: Vec<(&String, Selected<'a>)> = planned.chain(shaped).collect();
+    let wanted = match (name, &methods[..]) {
         (Some(name), _) => name,
-        (None, [only]) => &only.name,
+        (None, [(only, _)]) => &only[..],
         (None, _) => "forward",
     };
-    let found = artifact.methods.iter().position(|m| m.name == wanted);
-    Ok(found.ok_or_else(|| match name {
-        Some(name) => RuntimeErrorKind::UnknownMethod(name.to_owned()),
-        None => {
-            let names: Vec<&str> = artifact.methods.iter().map(|m| &m.name[..]).collect();
-            RuntimeErrorKind::AmbiguousMethod(names.join(", "))
+    let found = methods.iter().position(|(own, _)| *own == wanted);
+    Ok(match (found, name) {
+        (Some(at), _) => methods.swap_remove(at).1,
+        (None, Some(name)) => return Err(RuntimeErrorKind::UnknownMethod(name.to_owned()).into()),
+        (None, None) => {
+            let names: Vec<&str> = methods.iter().map(|(name, _)| &name[..]).collect();
+            return Err(RuntimeErrorKind::AmbiguousMethod(names.join(", ")).into());
         }
-    })?)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use backend::reference::Reference;
+    use base::DType;
     use graph::GraphBuilder;
     use graph::ops::{Binary, BinaryFunction, Scale};
 

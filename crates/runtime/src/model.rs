@@ -229,6 +229,10 @@ pub struct OpenOptions {
     pub hidden_states: bool,
     /// Layers whose inputs the steps of a decoder return as features; those that a draft head asks for.
     pub feature_layers: FeatureLayers,
+    /// Accept methods that have no graph for all shapes of their inputs.
+    pub by_shape: bool,
+    /// Values of dynamic sizes, by name, for which such methods get a graph.
+    pub sizes: Vec<(String, usize)>,
 }
 
 impl OpenOptions {
@@ -251,9 +255,14 @@ pub fn open_artifact_with(path: &Path, options: &OpenOptions) -> Result<Artifact
         context_length: options.context,
         hidden_states: options.hidden_states,
         feature_layers: options.feature_layers.clone(),
+        by_shape: options.by_shape,
         ..ImportOptions::default()
     };
-    optimise(import::open_with(path, &import)?, &options.passes)
+    let mut artifact = import::open_with(path, &import)?;
+    if !options.sizes.is_empty() {
+        artifact.set_sizes(&options.sizes)?;
+    }
+    optimise(artifact, &options.passes)
 }
 
 /// Lowers the MTP head that the file of an opened model carries, and optimises its graph.

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::hot_experts::{ExpertPlan, HotExperts};
+use super::shared_panels::SharedPanels;
 use super::weight_layouts::{WeightLayout, WeightLayouts};
 use crate::aligned::AlignedBuffer;
 use crate::kernels::Context;
@@ -23,7 +24,7 @@ pub(crate) struct Constants {
     realigned: usize,
     layouts: WeightLayouts,
     quantised: HashMap<TensorId, Arc<PackedWeight>>,
-    panels: HashMap<TensorId, AlignedBuffer>,
+    panels: HashMap<TensorId, Arc<SharedPanels>>,
     #[cfg(target_arch = "x86_64")]
     tiles: HashMap<TensorId, AlignedBuffer>,
     /// The experts that are in memory, if only some are.
@@ -99,10 +100,14 @@ impl Constants {
                 let id = node.inputs[1];
                 if !self.panels.contains_key(&id) {
                     let pack = PanelPacking::new(op.n, op.k, true);
-                    let mut panels = AlignedBuffer::new(pack.elements() * size_of::<f32>())?;
-                    let from = self.address(id).cast();
-                    // SAFETY: the constant has the size its type says, and so has the memory for its panels.
-                    unsafe { pack.pack_all(ctx, from, panels.as_mut_ptr().cast()) };
+                    let weight = self.bytes[id.0 as usize].as_ref().expect("a constant");
+                    let panels = SharedPanels::of(weight, [op.n, op.k], || {
+                        let mut panels = AlignedBuffer::new(pack.elements() * size_of::<f32>())?;
+                        let from = weight.as_ptr().cast();
+                        // SAFETY: the constant has the size its type says, and so has the memory for its panels.
+                        unsafe { pack.pack_all(ctx, from, panels.as_mut_ptr().cast()) };
+                        Ok(panels)
+                    })?;
                     self.panels.insert(id, panels);
                 }
             }
@@ -154,16 +159,16 @@ impl Constants {
 
     /// Bytes of packed weights, of slots of experts and of realigned constants, in addition to the graph's own.
     pub(crate) fn packed_bytes(&self) -> usize {
-        let panels = self.panels.values();
+        let panels = self.panels.values().map(|panels| panels.len());
         #[cfg(target_arch = "x86_64")]
-        let panels = panels.chain(self.tiles.values());
+        let panels = panels.chain(self.tiles.values().map(AlignedBuffer::len));
         let quantised = self
             .quantised
             .values()
             .filter(|packed| !packed.is_on_demand());
         let quantised: usize = quantised.map(|packed| packed.len()).sum();
         let slots = self.hot_experts().map_or(0, |experts| experts.bytes());
-        panels.map(AlignedBuffer::len).sum::<usize>() + quantised + slots + self.realigned
+        panels.sum::<usize>() + quantised + slots + self.realigned
     }
 }
 

@@ -8,6 +8,7 @@ mod mapped;
 mod prefetch;
 mod profile;
 mod resolve;
+mod shared_panels;
 mod tape;
 mod tape_call;
 mod weight_layouts;

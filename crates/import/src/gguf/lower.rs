@@ -68,6 +68,7 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
         name,
         architecture,
         methods: vec![method],
+        shaped: vec![],
         facts,
         draft_head: None,
     })

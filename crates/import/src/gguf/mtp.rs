@@ -44,6 +44,7 @@ pub(super) fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel
             name: graph.name().to_owned(),
             graph,
         }],
+        shaped: vec![],
         facts,
         draft_head: Some(DraftHead {
             kind: HeadKind::Mtp,

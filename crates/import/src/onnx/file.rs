@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::schema::{Attribute, DimProto};
 use super::tensor::OnnxTensor;
 use crate::stored_type::StoredType;
+use crate::tensor_info::{TensorDim, TensorInfo};
 
 /// A `.onnx` file.
 #[derive(Clone, Debug)]
@@ -39,6 +40,30 @@ pub struct Port {
     pub shape: Vec<String>,
     pub(super) kind: Option<StoredType>,
     pub(super) dims: Option<Vec<DimProto>>,
+}
+
+impl Port {
+    /// The name of a dynamic size that has none in the file. It equals no other size.
+    pub(super) fn unnamed_size(&self, axis: usize) -> String {
+        format!("{}.{axis}", self.name)
+    }
+
+    /// Name, type and shape; `None` if the file does not state them.
+    pub(super) fn info(&self) -> Option<TensorInfo> {
+        let dim = |(axis, dim): (usize, &DimProto)| {
+            Some(match dim {
+                DimProto::Number(n) => TensorDim::Fixed(usize::try_from(*n).ok()?),
+                DimProto::Symbol(name) => TensorDim::Dynamic(name.clone()),
+                DimProto::Unknown => TensorDim::Dynamic(self.unnamed_size(axis)),
+            })
+        };
+        let shape = self.dims.as_ref()?.iter().enumerate().map(dim);
+        Some(TensorInfo {
+            name: self.name.clone(),
+            dtype: self.kind?.dtype(),
+            shape: shape.collect::<Option<_>>()?,
+        })
+    }
 }
 
 /// A node of the model, with functions inlined.

@@ -27,7 +27,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use base::Bytes;
+use graph::{Graph, Value};
 
+use crate::by_shape::ShapedMethod;
 use crate::error::ImportError;
 use crate::genai::GenAi;
 use crate::lowered::{ImportOptions, LoweredModel, Method};
@@ -36,6 +38,9 @@ pub use decoder::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
 pub use file::{Onnx, Port};
 pub use lower::lower_with;
 pub use tensor::{OnnxTensor, read_tensor};
+
+/// The name of a file's only method.
+const METHOD: &str = "forward";
 
 impl Onnx {
     /// Maps the file at `path` and reads it. Weights are not touched.
@@ -49,10 +54,31 @@ impl Onnx {
         read::read(bytes, folder, lower::is_supported)
     }
 
+    /// The method in the place of a graph for all shapes, which failed with `error`.
+    fn shaped_method(&self, error: ImportError) -> Result<ShapedMethod, ImportError> {
+        let list = |ports: &[Port]| ports.iter().map(Port::info).collect::<Option<Vec<_>>>();
+        match (list(&self.inputs), list(&self.outputs)) {
+            (Some(inputs), Some(outputs)) => {
+                ShapedMethod::in_place_of(error, METHOD, inputs, outputs)
+            }
+            _ => Err(error),
+        }
+    }
+
     /// The ops that kvark does not support, each with the first node that uses it.
     pub fn unknown_ops(&self) -> BTreeMap<&str, &str> {
         lower::unsupported_ops(self.nodes.iter())
     }
+}
+
+/// Lowers a model with its exported inputs and outputs for inputs of these shapes, in the order of the file. Inputs in `fixed` become
+/// constants.
+pub(crate) fn specialise(
+    file: &Onnx,
+    shapes: &[&[usize]],
+    fixed: &BTreeMap<String, Value>,
+) -> Result<Graph, ImportError> {
+    lower::lower_for(file, fixed, Some(shapes))
 }
 
 /// Lowers a model to one method, `forward`.
@@ -67,24 +93,37 @@ pub fn lower(
         true => None,
         false => decoder::names(file, genai)?,
     };
+    let mut shaped = vec![];
     let (graph, facts) = match found {
         Some((names, caches)) => {
             let context = genai.and_then(|config| config.context_length);
             let decoder = decoder::find(file, names, &caches)?;
             let graph = decoder::lower::lower(file, &decoder)?;
             let facts = decoder.facts(&graph, context)?;
-            (graph, facts)
+            (Some(graph), facts)
         }
-        None => (lower_with(file, &BTreeMap::new())?, ModelFacts::none()),
+        None => {
+            let graph = match lower_with(file, &BTreeMap::new()) {
+                Ok(graph) => Some(graph),
+                Err(error) if options.by_shape => {
+                    shaped.push(file.shaped_method(error)?);
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            (graph, ModelFacts::none())
+        }
     };
     let architecture = genai.map_or("onnx", |config| &config.model_type[..]);
+    let method = |graph: Graph| Method {
+        name: METHOD.to_owned(),
+        graph,
+    };
     Ok(LoweredModel {
         name: Some(file.name.clone()).filter(|name| !name.is_empty()),
         architecture: architecture.to_owned(),
-        methods: vec![Method {
-            name: "forward".into(),
-            graph,
-        }],
+        methods: graph.map(method).into_iter().collect(),
+        shaped,
         facts,
         draft_head: None,
     })

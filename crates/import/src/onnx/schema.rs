@@ -369,17 +369,19 @@ impl ValueInfo {
 }
 
 impl DimProto {
+    /// Some exporters write -1 or `?` for a size that they do not know.
     fn read(mut message: Message) -> Result<DimProto, Reason> {
         let mut dim = DimProto::Unknown;
         each(&mut message, |field| {
             match field.number {
-                1 => dim = DimProto::Number(field.int()?),
-                2 => {
-                    let name = field.text()?;
-                    if !name.is_empty() {
-                        dim = DimProto::Symbol(name);
-                    }
-                }
+                1 => match field.int()? {
+                    -1 => {}
+                    n => dim = DimProto::Number(n),
+                },
+                2 => match field.text()? {
+                    name if matches!(name.trim(), "" | "?") => {}
+                    name => dim = DimProto::Symbol(name),
+                },
                 _ => {}
             }
             Ok(())

@@ -1,10 +1,15 @@
 //! Files that kvark's exporter stores in the archive's `extra/kvark/`.
 
+use std::collections::BTreeMap;
+
 use base::Bytes;
 use kv::metadata::{Metadata, MetadataValue};
 
 use super::archive::Archive;
 use crate::error::ImportError;
+
+/// Limit on the length of a dynamic size's name.
+const MAX_SIZE_NAME: usize = 100;
 
 /// Folder of kvark's files among the archive's extra files.
 const FOLDER: &str = "extra/kvark/";
@@ -53,6 +58,21 @@ impl ExtraFiles {
         let name = config.get("model_type")?.as_str()?;
         Some(name.chars().filter(|c| !c.is_control()).take(60).collect())
     }
+}
+
+/// The names of dynamic sizes by the file's own names, for each method; control characters and long names are no names.
+pub(super) fn size_names(
+    archive: &Archive,
+) -> Result<BTreeMap<String, BTreeMap<String, String>>, ImportError> {
+    let member = format!("{FOLDER}size_names.json");
+    let mut methods: BTreeMap<String, BTreeMap<String, String>> = match archive.get(&member) {
+        Some(_) => archive.json(&member)?,
+        None => return Ok(BTreeMap::new()),
+    };
+    for names in methods.values_mut() {
+        names.retain(|_, name| name.len() <= MAX_SIZE_NAME && !name.contains(char::is_control));
+    }
+    Ok(methods)
 }
 
 fn read_metadata(

@@ -31,6 +31,8 @@ pub struct Program {
     pub tensors: BTreeMap<String, Pt2Tensor>,
     /// Smallest and largest value of each dynamic size.
     pub ranges: BTreeMap<String, (i64, i64)>,
+    /// Names of dynamic sizes, by the file's own names, if it was written by kvark's exporter.
+    pub size_names: BTreeMap<String, String>,
     pub(super) graph: schema::Graph,
     pub(super) signature: schema::Signature,
 }
@@ -51,6 +53,7 @@ impl Program {
             torch_version: String::new(),
             tensors,
             ranges,
+            size_names: BTreeMap::new(),
             graph,
             signature,
         }

@@ -13,6 +13,7 @@
 //! ```
 
 mod archive;
+mod bind_sizes;
 mod decoder;
 mod extra_files;
 mod file;
@@ -21,6 +22,7 @@ mod lower;
 mod read;
 pub(crate) mod schema;
 mod size_expr;
+mod size_tree;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use graph::Graph;
 
+use crate::by_shape::ShapedMethod;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::lowered::{ImportOptions, LoweredModel, Method};
 pub use extra_files::ExtraFiles;
@@ -78,6 +81,7 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
         return Err(ImportErrorDetail::UnknownOps { ops }.into());
     }
     let mut methods = Vec::with_capacity(file.programs.len());
+    let mut shaped: Vec<ShapedMethod> = vec![];
     let mut facts = None;
     for program in &file.programs {
         let name = program.name.clone();
@@ -87,7 +91,14 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
                 facts.get_or_insert(found);
                 graph
             }
-            None => plain(program)?,
+            None => match plain(program) {
+                Ok(graph) => graph,
+                Err(error) if options.by_shape && decoder::position(program).is_none() => {
+                    shaped.push(program.shaped_method(error)?);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            },
         };
         methods.push(Method { name, graph });
     }
@@ -102,9 +113,40 @@ pub fn lower(file: &Pt2, options: &ImportOptions) -> Result<LoweredModel, Import
             .architecture()
             .unwrap_or_else(|| "torch.export".into()),
         methods,
+        shaped,
         facts,
         draft_head: None,
     })
+}
+
+/// Lowers the program of this name, which has no graph for all shapes, for inputs of these shapes.
+pub(crate) fn specialise(
+    file: &Pt2,
+    name: &str,
+    shapes: &[&[usize]],
+) -> Result<Graph, ImportError> {
+    let program = file.programs.iter().find(|program| program.name == name);
+    let program =
+        program.ok_or_else(|| ImportError::value(format!("method {name:?}"), "is unknown"))?;
+    specialise_program(program, shapes)
+}
+
+/// Lowers a program for inputs of these shapes.
+pub(crate) fn specialise_program(
+    program: &Program,
+    shapes: &[&[usize]],
+) -> Result<Graph, ImportError> {
+    let graph = plain(&program.with_shapes(shapes)?)?;
+    match graph.states() {
+        [] => Ok(graph),
+        [state, ..] => {
+            let what = format!(
+                "{}, which writes to {:?} and is lowered for the shapes of its inputs,",
+                program.name, state.name
+            );
+            Err(ImportError::unsupported(what))
+        }
+    }
 }
 
 fn unsupported(program: &Program) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use base::Bytes;
 
 use super::archive::Archive;
-use super::extra_files::ExtraFiles;
+use super::extra_files::{self, ExtraFiles};
 use super::file::{Program, Pt2};
 use super::inline::inline;
 use super::schema::{Argument, ExportedProgram, Graph, InputSpec, PayloadConfig};
@@ -56,7 +56,7 @@ fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
 
     let names = archive.under("models/");
     let names = names.iter().filter_map(|name| name.strip_suffix(".json"));
-    let programs: Vec<Program> = names
+    let mut programs: Vec<Program> = names
         .map(|name| program(&archive, name))
         .collect::<Result<_, _>>()?;
     if programs.is_empty() {
@@ -64,6 +64,10 @@ fn read(bytes: &Bytes) -> Result<Pt2, ImportError> {
             "the archive",
             "has no program in models/",
         ));
+    }
+    let mut names = extra_files::size_names(&archive)?;
+    for program in &mut programs {
+        program.size_names = names.remove(&program.name).unwrap_or_default();
     }
     Ok(Pt2 {
         name: archive.root.clone(),
@@ -114,6 +118,7 @@ fn program(archive: &Archive, name: &str) -> Result<Program, ImportError> {
             .take(40)
             .collect(),
         ranges: ranges.collect(),
+        size_names: BTreeMap::new(),
         tensors,
         graph,
         signature,

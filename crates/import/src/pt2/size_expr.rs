@@ -1,9 +1,8 @@
-//! Parser of size expressions in the notation of sympy's `srepr`: `Add(Symbol('s0', integer=True), Integer(1))`.
+//! Size expressions that are polynomials, with which a graph plans for all sizes.
 
 use std::collections::BTreeMap;
 
-/// Limit on the nesting of an expression.
-const MAX_NESTED: usize = 64;
+use super::size_tree::SizeTree;
 
 /// Limit on the symbols that a term multiplies, which is that of [`graph::Dim`].
 const MAX_DEGREE: usize = 2;
@@ -25,16 +24,9 @@ impl SizeExpr {
     /// # Errors
     /// The reason why it cannot be parsed or is not a polynomial of second degree.
     pub(super) fn parse(text: &str) -> Result<SizeExpr, String> {
-        let mut parser = Parser { rest: text };
-        let expression = parser.expression(0);
-        match expression {
-            Ok(_) if !parser.rest.trim().is_empty() => Err(format!("cannot be parsed: {text:?}")),
-            Err(None) => Err(format!("cannot be parsed: {text:?}")),
-            Err(Some(what)) => Err(format!(
-                "is not a polynomial of second degree in the dynamic sizes ({what})"
-            )),
-            Ok(sum) => Ok(sum),
-        }
+        polynomial(&SizeTree::parse(text)?).map_err(|function| {
+            format!("is not a polynomial of second degree in the dynamic sizes ({function})")
+        })
     }
 
     /// The terms: names of up to two symbols, and the coefficient.
@@ -124,91 +116,15 @@ impl SizeExpr {
     }
 }
 
-struct Parser<'t> {
-    rest: &'t str,
-}
-
-/// Why an expression is rejected: `None` if it cannot be parsed, or the name of the function that is not supported.
-type Refusal = Option<String>;
-
-impl<'t> Parser<'t> {
-    fn expression(&mut self, depth: usize) -> Result<SizeExpr, Refusal> {
-        if depth > MAX_NESTED {
-            return Err(None);
+/// The polynomial of a tree; the name of the first function that has none.
+fn polynomial(tree: &SizeTree) -> Result<SizeExpr, String> {
+    match tree {
+        SizeTree::Number(number) => Ok(SizeExpr::number(*number)),
+        SizeTree::Symbol(name) => Ok(SizeExpr::symbol(name)),
+        SizeTree::Call(function, operands) => {
+            let operands = operands.iter().map(polynomial).collect::<Result<_, _>>()?;
+            combine(function, operands).ok_or_else(|| function.clone())
         }
-        let word = self.word();
-        if word.is_empty() {
-            return Err(None);
-        }
-        if let Ok(constant) = word.parse() {
-            return Ok(SizeExpr::number(constant));
-        }
-        if !self.take('(') {
-            return Ok(SizeExpr::symbol(word));
-        }
-        match word {
-            "Symbol" => {
-                let name = self.quoted().ok_or(None)?;
-                self.skip_assumptions()?;
-                Ok(SizeExpr::symbol(name))
-            }
-            "Integer" => {
-                let number = self.word().parse().map_err(|_| None)?;
-                self.close()?;
-                Ok(SizeExpr::number(number))
-            }
-            "Add" | "Mul" | "Pow" | "FloorDiv" | "CleanDiv" => {
-                let mut list = vec![self.expression(depth + 1)?];
-                while self.take(',') {
-                    list.push(self.expression(depth + 1)?);
-                }
-                self.close()?;
-                combine(word, list).ok_or_else(|| Some(word.to_owned()))
-            }
-            other => Err(Some(other.to_owned())),
-        }
-    }
-
-    /// A name or a number, with its sign.
-    fn word(&mut self) -> &'t str {
-        self.rest = self.rest.trim_start();
-        let end = self.rest.char_indices().find(|(at, c)| {
-            !(c.is_alphanumeric() || *c == '_' || *c == '.' || (*at == 0 && *c == '-'))
-        });
-        let (word, rest) = self
-            .rest
-            .split_at(end.map_or(self.rest.len(), |(at, _)| at));
-        self.rest = rest;
-        word
-    }
-
-    fn take(&mut self, sign: char) -> bool {
-        let rest = self.rest.trim_start();
-        let found = rest.strip_prefix(sign);
-        self.rest = found.unwrap_or(rest);
-        found.is_some()
-    }
-
-    fn close(&mut self) -> Result<(), Refusal> {
-        self.take(')').then_some(()).ok_or(None)
-    }
-
-    fn quoted(&mut self) -> Option<&'t str> {
-        let rest = self.rest.trim_start().strip_prefix('\'')?;
-        let (name, rest) = rest.split_once('\'')?;
-        self.rest = rest;
-        Some(name)
-    }
-
-    /// `, positive=True, integer=True)`.
-    fn skip_assumptions(&mut self) -> Result<(), Refusal> {
-        while self.take(',') {
-            self.word();
-            if !self.take('=') || self.word().is_empty() {
-                return Err(None);
-            }
-        }
-        self.close()
     }
 }
 
@@ -224,7 +140,8 @@ fn combine(function: &str, list: Vec<SizeExpr>) -> Option<SizeExpr> {
             let mut factors = std::iter::repeat_n(&left, exponent);
             factors.try_fold(SizeExpr::number(1), |power, base| power.multiply(base))
         }
-        _ => left.divide(&right),
+        "FloorDiv" | "CleanDiv" => left.divide(&right),
+        _ => None,
     })
 }
 

@@ -120,6 +120,12 @@ impl<'a> PlanCall<'a> {
         }
     }
 
+    /// Whether an argument is true.
+    pub(super) fn flag(&self, name: &str) -> bool {
+        let value = self.argument(name).map(|value| &self.plan.values[value]);
+        matches!(value, Some(EValue::Bool(true)))
+    }
+
     /// A list of constant integers.
     pub(super) fn ints(&self, name: &str) -> Option<Vec<i64>> {
         let EValue::Ints(list) = &self.plan.values[self.argument(name)?] else {

@@ -15,6 +15,8 @@ mod views;
 
 pub use file::{Plan, Pte, PteTensor};
 
+use graph::Graph;
+
 use crate::error::ImportError;
 use crate::lowered::{ImportOptions, LoweredModel};
 use crate::pt2::{self, ExtraFiles, Pt2};
@@ -38,11 +40,30 @@ impl Plan {
     }
 }
 
+/// Lowers the method of this name, which has no graph for all shapes, for inputs of these shapes.
+pub(crate) fn specialise(
+    file: &Pte,
+    name: &str,
+    shapes: &[&[usize]],
+) -> Result<Graph, ImportError> {
+    let plan = file.methods().find(|plan| plan.name == name);
+    let plan = plan.ok_or_else(|| ImportError::value(format!("method {name:?}"), "is unknown"))?;
+    pt2::specialise_program(&translate::program_for(plan, shapes)?, shapes)
+}
+
 /// Lowers a file to a model with one method per method that computes.
 pub fn lower(file: &Pte, options: &ImportOptions) -> Result<LoweredModel, ImportError> {
-    let programs = file.methods().map(translate::program);
-    let programs = programs.collect::<Result<Vec<_>, _>>()?;
-    if programs.is_empty() {
+    let (mut programs, mut shaped) = (vec![], vec![]);
+    for plan in file.methods() {
+        match translate::program(plan) {
+            Ok(program) => programs.push(program),
+            Err(error) if options.by_shape => {
+                shaped.push(translate::shaped_method(plan, error)?);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if programs.is_empty() && shaped.is_empty() {
         let what = "a program whose methods only return constants";
         return Err(ImportError::unsupported(what));
     }
@@ -55,6 +76,7 @@ pub fn lower(file: &Pte, options: &ImportOptions) -> Result<LoweredModel, Import
         },
     };
     let mut lowered = pt2::lower(&pt2, options)?;
+    lowered.shaped.extend(shaped);
     lowered.architecture = "executorch".to_owned();
     Ok(lowered)
 }

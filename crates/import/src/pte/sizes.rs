@@ -3,6 +3,8 @@
 //! A program states an upper bound for every size of a dynamic tensor, and not which of them vary. The ops do: sizes that an op
 //! makes equal are one class, a class with a constant is constant, and the other classes of the inputs are the symbols.
 
+mod exact;
+
 use std::collections::HashMap;
 
 use super::call::PlanCall;
@@ -281,6 +283,40 @@ impl Sizes {
                 self.given(call, &out);
                 self.view(&x, &out);
             }
+            "convolution" => {
+                let weight = self.dims(call.tensor("weight"));
+                let (of_out, of_in) = match call.flag("transposed") {
+                    true => (1, 0),
+                    false => (0, 1),
+                };
+                let one_group = call.int("groups") == Some(1);
+                for (a, b, sure) in [
+                    (out.get(1), weight.get(of_out), of_out == 0 || one_group),
+                    (x.get(1), weight.get(of_in), of_in == 0 || one_group),
+                    (x.first(), out.first(), true),
+                ] {
+                    if let (Some(a), Some(b), true) = (a, b, sure) {
+                        self.equal(*a, *b);
+                    }
+                }
+                self.windowed(call, &x, &out, x.len().saturating_sub(2));
+            }
+            name if name.contains("_pool") || name.starts_with("upsample_") => {
+                let axes =
+                    1 + usize::from(name.contains("2d")) + 2 * usize::from(name.contains("3d"));
+                for result in call.results() {
+                    let out = self.dims(Some(result));
+                    self.equal_all(&x[..x.len().saturating_sub(axes)], &out);
+                    if name.contains("_pool") && !name.contains("adaptive") {
+                        self.windowed(call, &x, &out, axes);
+                    }
+                }
+            }
+            // The operands beside the first have a size a channel.
+            name if name.contains("batch_norm") || name.contains("group_norm") => {
+                self.equal_all(&x, &out);
+            }
+            "constant_pad_nd" => self.equal_all(&x, &out),
             // All others work element by element.
             _ => {
                 for tensor in call.all_tensors() {
@@ -291,6 +327,16 @@ impl Sizes {
                     }
                 }
             }
+        }
+    }
+
+    /// Equates the last `axes` sizes of an operand with those of the result if windows keep them: they do where the bounds are equal
+    /// and no step is longer than one.
+    fn windowed(&mut self, call: &PlanCall<'_>, x: &[usize], out: &[usize], axes: usize) {
+        let steps = call.ints("stride").unwrap_or_default();
+        if x.len() == out.len() && !steps.is_empty() && steps.iter().all(|step| *step == 1) {
+            let first = x.len().saturating_sub(axes);
+            self.equal_all(&x[first..], &out[first..]);
         }
     }
 

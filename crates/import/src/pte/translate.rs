@@ -6,6 +6,7 @@ use super::call::PlanCall;
 use super::file::{EValue, KernelCall, Plan, PteTensor};
 use super::sizes::{Size, Sizes, is_view};
 use super::types::torch_code;
+use crate::by_shape::ShapedMethod;
 use crate::error::{ImportError, ImportErrorDetail};
 use crate::pt2::Program;
 use crate::pt2::Pt2Tensor;
@@ -27,7 +28,32 @@ const IGNORED: [&str; 7] = [
 
 /// The program of a method.
 pub(super) fn program(plan: &Plan) -> Result<Program, ImportError> {
-    Translation::new(plan).program()
+    Translation::new(plan, Sizes::of(plan)).program()
+}
+
+/// The method in the place of a program for all shapes, which failed with `error`.
+pub(super) fn shaped_method(plan: &Plan, error: ImportError) -> Result<ShapedMethod, ImportError> {
+    if plan
+        .calls
+        .iter()
+        .any(|call| call.op.starts_with("kvcache::"))
+    {
+        return Err(error);
+    }
+    let translation = Translation::new(plan, Sizes::of(plan));
+    translation.with_nodes(vec![])?.shaped_method(error)
+}
+
+/// The program of a method for inputs of these shapes.
+pub(super) fn program_for(plan: &Plan, shapes: &[&[usize]]) -> Result<Program, ImportError> {
+    let wrong = |reason: String| {
+        ImportError::value(
+            format!("method {:?}", plan.name),
+            format!("has no sizes: {reason}"),
+        )
+    };
+    let sizes = Sizes::exact(plan, shapes).map_err(wrong)?;
+    Translation::new(plan, sizes).program()
 }
 
 /// Calls whose op has no lowering rule, each once.
@@ -62,7 +88,7 @@ struct Translation<'a> {
 }
 
 impl<'a> Translation<'a> {
-    fn new(plan: &'a Plan) -> Translation<'a> {
+    fn new(plan: &'a Plan, sizes: Sizes) -> Translation<'a> {
         let known = |call: &'a KernelCall| PlanCall::new(plan, call);
         let read = plan.calls.iter().filter_map(known).flat_map(|call| {
             let values = call
@@ -73,7 +99,7 @@ impl<'a> Translation<'a> {
         let integers = plan.calls.iter().filter(|call| is_integer(&call.op));
         Translation {
             plan,
-            sizes: Sizes::of(plan),
+            sizes,
             names: names(plan),
             read: read.chain(plan.outputs.iter().copied()).collect(),
             computed: integers
@@ -89,6 +115,18 @@ impl<'a> Translation<'a> {
             let ops = format!("{} (of {})", unknown.join(", "), plan.name);
             return Err(ImportErrorDetail::UnknownOps { ops }.into());
         }
+        let mut nodes = vec![];
+        for call in &plan.calls {
+            if let Some(call) = PlanCall::new(plan, call).filter(|_| !is_integer(&call.op)) {
+                nodes.push(self.node(&call)?);
+            }
+        }
+        self.with_nodes(nodes)
+    }
+
+    /// The program with these nodes.
+    fn with_nodes(&self, nodes: Vec<Node>) -> Result<Program, ImportError> {
+        let plan = self.plan;
         let wrong =
             |reason: String| ImportError::malformed(format!("method {:?}", plan.name), reason);
         let mut tensors = BTreeMap::new();
@@ -121,12 +159,6 @@ impl<'a> Translation<'a> {
             let size = self.sizes.integer(value)?;
             Some((self.name(value), sym_int(&size)))
         });
-        let mut nodes = vec![];
-        for call in &plan.calls {
-            if let Some(call) = PlanCall::new(plan, call).filter(|_| !is_integer(&call.op)) {
-                nodes.push(self.node(&call)?);
-            }
-        }
         let outputs: Vec<Argument> = plan.outputs.iter().map(|v| self.argument(*v)).collect();
         let ranges = self.sizes.bounds().enumerate();
         Ok(Program::from_parts(

@@ -59,6 +59,49 @@ graph forward(x: f32[batch, 2, 3])
     assert_eq!(text(&reshaping()), expected);
 }
 
+/// A bias on a slice of an axis of unknown size.
+fn sliced(end: i64, sizes: &[&str]) -> Model {
+    Model {
+        nodes: vec![
+            node("Slice", &["x", "start", "end", "axes"], &["part"]),
+            node("Add", &["part", "bias"], &["y"]),
+        ],
+        tensors: vec![
+            tensor("start", &[1], I64, &integers(&[0])),
+            tensor("end", &[1], I64, &integers(&[end])),
+            tensor("axes", &[1], I64, &integers(&[0])),
+            tensor("bias", &[1], F32, &floats(&[1.0])),
+        ],
+        inputs: vec![port("x", F32, sizes)],
+        outputs: vec![port("y", F32, sizes)],
+        ..Model::default()
+    }
+}
+
+#[test]
+fn the_largest_integer_is_the_end_of_an_axis() {
+    let expected = "\
+graph forward(x: f32[n, 4])
+  y: f32[n, 4] = add(x, bias)
+  return y
+";
+    for end in [i64::from(i32::MAX), i64::MAX] {
+        assert_eq!(text(&sliced(end, &["n", "4"])), expected);
+    }
+}
+
+#[test]
+fn unknown_sizes_are_equal_to_no_other() {
+    let expected = "\
+graph forward(x: f32[x.0, x.1])
+  y: f32[x.0, x.1] = add(x, bias)
+  return y
+";
+    for unknown in ["?", "-1"] {
+        assert_eq!(text(&sliced(i64::MAX, &[unknown; 2])), expected);
+    }
+}
+
 #[test]
 fn nodes_may_stand_in_any_order() {
     let mut model = reshaping();

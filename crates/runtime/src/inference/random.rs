@@ -1,12 +1,13 @@
 //! Random inputs for an inference session.
 
-use super::{InferenceSession, list};
+use super::{InferenceSession, Runs, TensorDim, TensorInfo, list};
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{BackendError, integer_source};
+use backend::{BackendError, Runnable, integer_source};
 use base::DType;
 use graph::ops::Op;
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Data, Graph, TensorId, Value};
+use std::collections::BTreeMap;
 
 /// The options of random inputs.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +22,13 @@ pub struct RandomInputs {
 impl InferenceSession {
     /// The names of the dynamic sizes of the inputs.
     pub fn dynamic_sizes(&self) -> Vec<&str> {
-        let symbols = self.graph().symbols();
-        symbols.iter().map(|symbol| &symbol.name[..]).collect()
+        match &self.runs {
+            Runs::Planned(runnable) => {
+                let symbols = runnable.graph().symbols().iter();
+                symbols.map(|symbol| &symbol.name[..]).collect()
+            }
+            Runs::ByShape(runs) => runs.method().dynamic_sizes(),
+        }
     }
 
     /// The given inputs, and random values for the others: floats uniform from -1 to 1, valid indices for tensors that
@@ -32,30 +38,34 @@ impl InferenceSession {
     /// If the graph has no such dynamic size, a size is out of range, an input has an unsupported type, or a run on
     /// these inputs would not fit in the available memory.
     pub fn random_inputs(
-        &self,
+        &mut self,
         mut given: Vec<(String, Value)>,
         random: &RandomInputs,
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
-        let bindings = self.bindings(&given, random)?;
+        self.check_names(random)?;
+        let bindings = match &self.runs {
+            Runs::Planned(runnable) => self.bindings(runnable.graph(), &given, random)?,
+            Runs::ByShape(_) => {
+                self.plan_for_sizes(&mut given, random)?;
+                Bindings::default()
+            }
+        };
+        let runnable = self.last().expect("the graph for these inputs");
         let left_out = |name: &str| given.iter().all(|(given, _)| given != name);
-        let ids = self.graph().caller_inputs().iter().enumerate();
-        let missing: Vec<usize> = ids
-            .filter(|(i, _)| left_out(&self.inputs[*i].name))
-            .map(|(i, _)| i)
-            .collect();
-        self.check_memory(&bindings)?;
+        let missing = (0..self.inputs.len()).filter(|i| left_out(&self.inputs[*i].name));
+        let missing: Vec<usize> = missing.collect();
+        self.check_memory(runnable.graph(), &bindings)?;
         // The state of an xorshift generator must not be zero.
         let mut noise = RandomSource(random.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for input in missing {
-            let value = self.random(input, &bindings, &mut noise)?;
+            let value = self.random(runnable, input, &bindings, &mut noise)?;
             given.push((self.inputs[input].name.clone(), value));
         }
         Ok(given)
     }
 
     /// Returns an error if inputs and intermediates of these sizes need more than the available memory.
-    fn check_memory(&self, bindings: &Bindings) -> Result<(), RuntimeError> {
-        let graph = self.graph();
+    fn check_memory(&self, graph: &Graph, bindings: &Bindings) -> Result<(), RuntimeError> {
         let sizes = graph.inputs().iter().chain(graph.outputs()).map(|id| {
             let tensor = graph.tensor(*id);
             let bytes = tensor.ty.bytes(bindings);
@@ -76,22 +86,71 @@ impl InferenceSession {
         }
     }
 
+    /// Makes the graph for the chosen sizes and the given inputs. Single integers, which the graph may be made for, are then given too.
+    fn plan_for_sizes(
+        &mut self,
+        given: &mut Vec<(String, Value)>,
+        random: &RandomInputs,
+    ) -> Result<(), RuntimeError> {
+        let Runs::ByShape(runs) = &mut self.runs else {
+            return Ok(());
+        };
+        let shapes = runs.method().shapes(|name| {
+            let chosen = random.sizes.iter().rfind(|(own, _)| own == name);
+            let chosen = chosen.map(|(_, size)| *size);
+            Some(
+                chosen
+                    .or_else(|| named_size(&self.inputs, name, given))
+                    .unwrap_or(1),
+            )
+        })?;
+        let mut integers = BTreeMap::new();
+        for at in runs.method().integers() {
+            let TensorInfo { name, dtype, .. } = &self.inputs[at];
+            let own = given.iter().find(|(given, _)| given == name);
+            let own = own.map(|(_, value)| value.clone());
+            let value = own.unwrap_or_else(|| Value {
+                shape: shapes[at].clone(),
+                data: match dtype {
+                    DType::Bool => Data::Bool(vec![true]),
+                    DType::I32 => Data::I32(vec![0]),
+                    _ => Data::I64(vec![0]),
+                },
+            });
+            if given.iter().all(|(given, _)| given != name) {
+                given.push((name.clone(), value.clone()));
+            }
+            integers.insert(name.clone(), value);
+        }
+        let shapes: Vec<&[usize]> = shapes.iter().map(|shape| &shape[..]).collect();
+        runs.plan_for(&shapes, integers)
+    }
+
+    /// Returns an error if a chosen size is none of the model's.
+    fn check_names(&self, random: &RandomInputs) -> Result<(), RuntimeError> {
+        let known = self.dynamic_sizes();
+        match random
+            .sizes
+            .iter()
+            .find(|(name, _)| !known.contains(&&name[..]))
+        {
+            None => Ok(()),
+            Some((name, _)) => Err(RuntimeErrorKind::UnknownSize {
+                name: name.clone(),
+                sizes: known.join(", "),
+                inputs: list(&self.inputs),
+            }
+            .into()),
+        }
+    }
+
     /// The value of every symbol: the chosen size, or the size in a given input.
     fn bindings(
         &self,
+        graph: &Graph,
         given: &[(String, Value)],
         random: &RandomInputs,
     ) -> Result<Bindings, RuntimeError> {
-        let graph = self.graph();
-        let known = |name: &str| graph.symbols().iter().any(|symbol| symbol.name == name);
-        if let Some((name, _)) = random.sizes.iter().find(|(name, _)| !known(name)) {
-            return Err(RuntimeErrorKind::UnknownSize {
-                name: name.clone(),
-                sizes: self.dynamic_sizes().join(", "),
-                inputs: list(&self.inputs),
-            }
-            .into());
-        }
         let mut bindings = Bindings::default();
         for (i, symbol) in graph.symbols().iter().enumerate() {
             let chosen = random.sizes.iter().rfind(|(name, _)| *name == symbol.name);
@@ -108,17 +167,17 @@ impl InferenceSession {
                 }
                 .into());
             }
-            let size = chosen.or_else(|| self.given_size(i, given));
+            let size = chosen.or_else(|| self.given_size(graph, i, given));
             bindings.0[i] = size.unwrap_or(least.max(1).min(most));
         }
         Ok(bindings)
     }
 
     /// The value of a symbol in the given inputs.
-    fn given_size(&self, symbol: usize, given: &[(String, Value)]) -> Option<usize> {
+    fn given_size(&self, graph: &Graph, symbol: usize, given: &[(String, Value)]) -> Option<usize> {
         given.iter().find_map(|(name, value)| {
             let input = self.inputs.iter().position(|info| info.name == *name)?;
-            let shape = &self.graph().tensor(self.graph().inputs()[input]).ty.shape;
+            let shape = &graph.tensor(graph.inputs()[input]).ty.shape;
             let axis = shape.iter().position(|dim| {
                 dim.as_symbol()
                     .is_some_and(|own| usize::from(own.0) == symbol)
@@ -129,18 +188,21 @@ impl InferenceSession {
 
     fn random(
         &self,
+        runnable: &Runnable,
         input: usize,
         bindings: &Bindings,
         noise: &mut RandomSource,
     ) -> Result<Value, RuntimeError> {
-        let graph = self.graph();
-        let id = graph.inputs()[input];
+        let graph = runnable.graph();
+        let named = |id: &&TensorId| graph.tensor(**id).name == self.inputs[input].name;
+        let id = graph.inputs().iter().find(named);
+        let id = *id.expect("inputs that are no constants are in the graph");
         let tensor = graph.tensor(id);
         let shape = tensor.ty.dims(bindings);
         let shape = shape.ok_or_else(|| RuntimeErrorKind::TooLarge(tensor.name.clone()))?;
         let len: usize = shape.iter().product();
         let integer = |noise: &mut RandomSource, i: usize| -> usize {
-            match self.runnable.position_input() {
+            match runnable.position_input() {
                 Some((positions, per_token)) if positions == input => i / per_token.max(1),
                 _ => match rows_indexed(graph, id, bindings) {
                     Some(Rows::Table(rows)) => noise.below(rows),
@@ -161,6 +223,16 @@ impl InferenceSession {
         };
         Ok(Value { shape, data })
     }
+}
+
+/// A size with this name in the given inputs.
+fn named_size(inputs: &[TensorInfo], size: &str, given: &[(String, Value)]) -> Option<usize> {
+    given.iter().find_map(|(name, value)| {
+        let info = inputs.iter().find(|info| info.name == *name)?;
+        let is_named = |dim: &TensorDim| matches!(dim, TensorDim::Dynamic(own) if own == size);
+        let axis = info.shape.iter().position(is_named)?;
+        value.shape.get(axis).copied()
+    })
 }
 
 /// The table that an input of indices refers to.
@@ -254,7 +326,7 @@ mod tests {
 
     #[test]
     fn inputs_have_the_chosen_sizes_and_indices_lie_in_their_table() {
-        let session = session();
+        let mut session = session();
         let made = session.random_inputs(vec![], &random(&[("tokens", 100)]));
         let made = made.unwrap();
         let [(_, ids), (_, x)] = &made[..] else {

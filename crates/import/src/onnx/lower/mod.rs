@@ -38,7 +38,7 @@ mod windowed;
 use std::collections::{BTreeMap, HashSet};
 
 use graph::ops::Reshape;
-use graph::{Graph, TensorId, Value};
+use graph::{Dim, Graph, TensorId, Value};
 
 use super::file::{Node, Onnx};
 use crate::error::{ImportError, ImportErrorDetail};
@@ -66,9 +66,18 @@ pub(super) fn unsupported_ops<'a>(
 /// Inputs whose elements determine shapes must be fixed: only shapes that follow from the shapes of the inputs are
 /// supported.
 pub fn lower_with(file: &Onnx, fixed: &BTreeMap<String, Value>) -> Result<Graph, ImportError> {
+    lower_for(file, fixed, None)
+}
+
+/// Lowers a model, for inputs of these shapes if there are any; then the graph has no symbols.
+pub(super) fn lower_for(
+    file: &Onnx,
+    fixed: &BTreeMap<String, Value>,
+    shapes: Option<&[&[usize]]>,
+) -> Result<Graph, ImportError> {
     check_supported(file.nodes.iter())?;
     let mut lower = OnnxLowering::new(file);
-    lower.inputs(fixed)?;
+    lower.inputs(fixed, shapes)?;
     lower.nodes()?;
     let outputs = lower.outputs()?;
     Ok(lower.emitter.builder.finish(&outputs)?)
@@ -106,9 +115,13 @@ fn live(file: &Onnx) -> Vec<bool> {
 
 impl<'a> OnnxLowering<'a> {
     /// Adds the graph's inputs, and constants for the fixed ones.
-    fn inputs(&mut self, fixed: &BTreeMap<String, Value>) -> Result<(), ImportError> {
+    fn inputs(
+        &mut self,
+        fixed: &BTreeMap<String, Value>,
+        shapes: Option<&[&[usize]]>,
+    ) -> Result<(), ImportError> {
         let file = self.file;
-        for port in &file.inputs {
+        for (index, port) in file.inputs.iter().enumerate() {
             let wrong =
                 |reason: String| ImportError::value(format!("input {:?}", port.name), reason);
             let kind = port
@@ -123,7 +136,10 @@ impl<'a> OnnxLowering<'a> {
                     constant?
                 }
                 None => {
-                    let shape = self.input_shape(port).map_err(wrong)?;
+                    let shape = match shapes.and_then(|shapes| shapes.get(index)) {
+                        Some(shape) => shape.iter().map(|n| Dim::from(*n)).collect(),
+                        None => self.input_shape(port).map_err(wrong)?,
+                    };
                     self.builder.input(&port.name, kind.dtype(), shape)
                 }
             };

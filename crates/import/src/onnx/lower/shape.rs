@@ -243,8 +243,8 @@ fn bound(at: Dim, size: Dim) -> Dim {
     match (at.as_number(), size.as_number()) {
         (Some(at), Some(size)) => Dim::constant(at.clamp(0, size)),
         (Some(at), None) if at < 0 => Dim::from(0),
-        // A bound larger than any size means the end.
-        (Some(at), None) if at > i64::from(u32::MAX) => size,
+        // Exporters write the largest integer of 32 or 64 bits for the end.
+        (Some(at), None) if at >= i64::from(i32::MAX) => size,
         // A difference of sizes that may be negative.
         _ => at,
     }

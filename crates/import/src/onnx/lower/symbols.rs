@@ -22,8 +22,7 @@ impl OnnxLowering<'_> {
                     Dim::from(n)
                 }
                 DimProto::Symbol(name) => self.size_named(name)?,
-                // A size without a name equals no other.
-                DimProto::Unknown => self.symbol(&format!("{}.{axis}", port.name))?,
+                DimProto::Unknown => self.symbol(&port.unnamed_size(axis))?,
             });
         }
         Ok(shape)

@@ -126,7 +126,9 @@ impl<'a> Pt2Lowering<'a> {
             } else {
                 bound(max)
             };
-            let shown = names.get(name).copied().unwrap_or(name);
+            let own = self.program.size_names.get(name);
+            let shown = names.get(name).copied().or(own.map(|own| &own[..]));
+            let shown = shown.unwrap_or(name);
             let symbol = self.builder.symbol_in(shown, bound(min)..=max);
             self.symbols.insert(name.clone(), symbol);
         }
