@@ -7,19 +7,17 @@ use super::tree_proposal::TreeProposal;
 /// would have given without it.
 #[derive(Clone, Debug)]
 pub(super) struct Benefit {
-    /// Running means, per round that it was asked in.
+    /// Running means over the rounds of this trial and those after it, if it passed.
     added: f64,
     spent: f64,
-    /// Rounds to ask it in before it is judged.
-    trial: usize,
+    rounds: usize,
     /// Rounds left in which it is not asked.
     pause: usize,
     next_pause: usize,
 }
 
-/// Rounds of the first trial, and of later ones.
-const FIRST_TRIAL: usize = 4;
-const LATER_TRIAL: usize = 2;
+/// Rounds before a proposer is judged, at first and after a pause.
+const TRIAL: usize = 4;
 /// The first pause and the longest one, in rounds: each pause is twice as long as the one before it.
 const FIRST_PAUSE: usize = 16;
 const LONGEST_PAUSE: usize = 512;
@@ -33,7 +31,7 @@ impl Benefit {
         Benefit {
             added: 0.0,
             spent: 0.0,
-            trial: FIRST_TRIAL,
+            rounds: 0,
             pause: 0,
             next_pause: FIRST_PAUSE,
         }
@@ -48,12 +46,11 @@ impl Benefit {
 
     /// Records a round in which the proposer was asked: the tokens it added, and the tokens that its time would have given.
     pub(super) fn record(&mut self, added: f64, spent: f64) {
-        let first = self.added == 0.0 && self.spent == 0.0;
-        let weight = if first { 1.0 } else { ROUND_WEIGHT };
+        self.rounds += 1;
+        let weight = (1.0 / self.rounds as f64).max(ROUND_WEIGHT);
         self.added += weight * (added - self.added);
         self.spent += weight * (spent - self.spent);
-        self.trial = self.trial.saturating_sub(1);
-        if self.trial > 0 {
+        if self.rounds < TRIAL {
             return;
         }
         if self.added >= LEAST_GAIN * self.spent {
@@ -62,7 +59,7 @@ impl Benefit {
         }
         self.pause = self.next_pause;
         self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
-        self.trial = LATER_TRIAL;
+        (self.added, self.spent, self.rounds) = (0.0, 0.0, 0);
     }
 }
 
@@ -187,8 +184,8 @@ mod tests {
             }
             asks
         });
-        // Four rounds of the first trial, and two after each pause of 16, 32, 64 and 128 rounds.
-        assert_eq!(asked.count(), 12);
+        // Four rounds at first, and after each pause of 16, 32, 64 and 128 rounds.
+        assert_eq!(asked.count(), 20);
         // It pays from now on: after a few trials it is asked in every round.
         let asked = (0..2000).filter(|_| {
             let asks = benefit.asks();
@@ -198,6 +195,18 @@ mod tests {
             asks
         });
         assert!(asked.count() > 1000);
+        assert!(benefit.asks());
+    }
+
+    #[test]
+    fn a_trial_is_judged_by_its_own_rounds() {
+        let mut benefit = Benefit::new();
+        (0..TRIAL).for_each(|_| benefit.record(0.0, 100.0));
+        (0..FIRST_PAUSE).for_each(|_| assert!(!benefit.asks()));
+        for added in [0.0, 0.0, 2.0, 1.0] {
+            assert!(benefit.asks());
+            benefit.record(added, 0.5);
+        }
         assert!(benefit.asks());
     }
 

@@ -116,23 +116,28 @@ struct Source {
     /// Its usual time for a proposal, in seconds, and the usual depth of its trees.
     cost: f64,
     depth: f64,
-    /// Whether it was asked in this round.
+    /// Whether it was asked in this round, and in the round before it.
     in_round: bool,
+    followed: bool,
 }
 
 impl Source {
-    /// Records the time of a proposal. The first one computes the prompt and one after a pause computes what was generated
-    /// in between, so that neither shows the usual time.
+    /// Whether its time in this round is the usual one. The first proposal computes the prompt, and one after a pause computes
+    /// what was generated in between.
+    fn is_usual(&self) -> bool {
+        self.in_round && self.followed
+    }
+
+    /// Records the time of a proposal.
     fn record_cost(&mut self, seconds: f64, depth: u32) {
         self.asked += 1;
-        (self.cost, self.depth) = match self.asked {
-            1 | 2 => (seconds, f64::from(depth)),
-            _ => {
-                let mean = |mean: f64, new: f64| mean + NEW_WEIGHT * (new - mean);
-                let seconds = seconds.min(3.0 * self.cost);
-                (mean(self.cost, seconds), mean(self.depth, depth.into()))
-            }
-        };
+        if self.asked <= 2 {
+            (self.cost, self.depth) = (seconds, f64::from(depth));
+        } else if self.is_usual() {
+            let mean = |mean: f64, new: f64| mean + NEW_WEIGHT * (new - mean);
+            self.cost = mean(self.cost, seconds.min(3.0 * self.cost));
+            self.depth = mean(self.depth, depth.into());
+        }
     }
 
     fn costs_time(&self) -> bool {
@@ -183,6 +188,7 @@ impl Speculator {
             cost: 0.0,
             depth: 0.0,
             in_round: false,
+            followed: false,
         };
         Ok(Speculator {
             costs: (options.kind == SpecType::Auto).then(|| costs.clone()),
@@ -238,7 +244,9 @@ impl Speculator {
         self.proposed = TreeProposal::new(root);
         self.tree = TreeProposal::new(root);
         (self.active, self.rate) = (None, 0.0);
-        self.proposers.iter_mut().for_each(|s| s.in_round = false);
+        for source in &mut self.proposers {
+            source.followed = std::mem::replace(&mut source.in_round, false);
+        }
         let mut asked = None;
         for index in 0..self.proposers.len() {
             let source = &mut self.proposers[index];
@@ -322,7 +330,7 @@ impl Speculator {
             let rate = (1 + others) as f64 / plain;
             for (index, source) in self.proposers.iter_mut().enumerate() {
                 // A proposal that is free is made in every round, to learn whether it would have been accepted.
-                if !source.in_round || !source.costs_time() {
+                if !source.is_usual() || !source.costs_time() {
                     continue;
                 }
                 let (added, extra) = match self.active == Some(index) {
