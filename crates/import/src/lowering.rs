@@ -1,12 +1,15 @@
 //! Graph builder shared by the ONNX and `.pt2` lowerings: nodes, constants, type promotion and constant evaluation.
 
 mod convolution;
+mod einsum;
 mod ordering;
 mod pooling;
+mod recurrent;
 mod resize;
 
 pub(crate) use convolution::ConvSizes;
 pub(crate) use pooling::{Divisor, Pooling};
+pub(crate) use recurrent::{Cell, Direction, State};
 pub(crate) use resize::{Coordinates, Filter, Interpolation, Nearest};
 
 use std::collections::{HashMap, HashSet};

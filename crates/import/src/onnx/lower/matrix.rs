@@ -100,3 +100,10 @@ pub(super) fn mat_mul_nbits(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Re
     operands.extend(lower.maybe(call, 5)?);
     Ok(vec![lower.emit(Linear::default(), &operands)?])
 }
+
+pub(super) fn einsum(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let equation = call.text("equation")?.ok_or("has no equation")?;
+    let operands = (0..call.operands()).map(|index| lower.operand(call, index));
+    let operands = operands.collect::<Result<Vec<_>, _>>()?;
+    Ok(vec![lower.einsum(equation, &operands)?])
+}

@@ -11,7 +11,6 @@ mod contrib_attention;
 mod contrib_quantised;
 mod control;
 mod create;
-mod einsum;
 mod flex_attention;
 mod group_query_attention;
 mod images;

@@ -4,8 +4,8 @@ use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use super::{
     arithmetic, attention, bits, cache, contrib, contrib_attention, contrib_quantised, create,
-    einsum, group_query_attention, images, index, integer_products, linear_attention, losses,
-    matrix, norm, quantised, recurrent, reduce, regions, resize, rotary, shape, spectral, windowed,
+    group_query_attention, images, index, integer_products, linear_attention, losses, matrix, norm,
+    quantised, recurrent, reduce, regions, resize, rotary, shape, spectral, windowed,
 };
 
 /// Lowers one node.
@@ -139,7 +139,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
 
         // matrix
         "MatMul" => matrix::mat_mul,
-        "Einsum" => einsum::einsum,
+        "Einsum" => matrix::einsum,
         "Gemm" => matrix::gemm,
         "com.microsoft::MatMulNBits" => matrix::mat_mul_nbits,
 

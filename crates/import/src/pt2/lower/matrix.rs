@@ -1,7 +1,7 @@
 //! Matrix products.
 
 use base::DType;
-use graph::ops::{BinaryFunction as B, Linear, MatMul, Reduce, ReduceFunction};
+use graph::ops::{BinaryFunction as B, Linear, MatMul};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -111,91 +111,12 @@ pub(super) fn outer(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     Ok(vec![lower.binary(B::Mul, a, b)?])
 }
 
-/// Einsum of two operands whose labels each occur once: sums over labels of one operand, then one matrix product.
 pub(super) fn einsum(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
     let equation = call.text("equation")?.ok_or("has no equation")?;
-    let spelled: String = equation.chars().filter(|c| *c != ' ').collect();
-    let unknown = || format!("the equation {equation:?} is not supported");
-    let (inputs, output) = spelled.split_once("->").ok_or_else(unknown)?;
-    let (left, right) = inputs.split_once(',').ok_or_else(unknown)?;
-    let names = call.tensors("tensors")?;
-    let [Some(a), Some(b)] = names[..] else {
-        return Err(unknown());
-    };
-    let (a, b) = (lower.value(a)?, lower.value(b)?);
-    for (labels, rank) in [
-        (left, lower.rank(a)),
-        (right, lower.rank(b)),
-        (output, output.len()),
-    ] {
-        let letters = labels.chars().all(|c| c.is_ascii_alphabetic());
-        let once = labels.chars().all(|c| labels.matches(c).count() == 1);
-        if !letters || !once || labels.len() != rank {
-            return Err(unknown());
-        }
+    let mut operands = vec![];
+    for name in call.tensors("tensors")? {
+        let x = lower.value(name.ok_or("one of its operands is missing")?)?;
+        operands.push(lower.cast(x, DType::F32)?);
     }
-    let a = summed(lower, a, left, |c| right.contains(c) || output.contains(c))?;
-    let b = summed(lower, b, right, |c| left.contains(c) || output.contains(c))?;
-    let (a, left) = a;
-    let (b, right) = b;
-    let pick = |from: &str, keep: &dyn Fn(char) -> bool| -> Vec<char> {
-        from.chars().filter(|c| keep(*c)).collect()
-    };
-    let batch = pick(&left, &|c| right.contains(c) && output.contains(c));
-    let inner = pick(&left, &|c| right.contains(c) && !output.contains(c));
-    let rows = pick(&left, &|c| !right.contains(c));
-    let columns = pick(&right, &|c| !left.contains(c));
-
-    let size = |lower: &Pt2Lowering<'_>, x: TensorId, labels: &str, group: &[char]| {
-        let sizes = group.iter().filter_map(|c| labels.find(*c));
-        sizes.map(|axis| lower.shape(x)[axis]).collect::<Vec<Dim>>()
-    };
-    let merged = |dims: &[Dim]| {
-        Dim::product(dims).ok_or("multiplies three dynamic sizes, which is not supported")
-    };
-    let arrange = |lower: &mut Pt2Lowering<'_>, x, labels: &str, groups: [&[char]; 2]| {
-        let order = batch.iter().chain(groups[0]).chain(groups[1]);
-        let axes = order.filter_map(|c| labels.find(*c)).collect();
-        let mut shape = size(lower, x, labels, &batch);
-        for group in groups {
-            shape.push(merged(&size(lower, x, labels, group))?);
-        }
-        let x = lower.permute(x, axes)?;
-        lower.reshape(x, shape)
-    };
-    let mut shape = size(lower, a, &left, &batch);
-    shape.extend(size(lower, a, &left, &rows));
-    shape.extend(size(lower, b, &right, &columns));
-    let a = arrange(lower, a, &left, [&rows, &inner])?;
-    let b = arrange(lower, b, &right, [&inner, &columns])?;
-    let product = product(lower, a, b, 1.0)?;
-    let product = lower.reshape(product, shape)?;
-    let order: String = batch.iter().chain(&rows).chain(&columns).collect();
-    let axes = output.chars().map(|c| order.find(c));
-    let axes = axes.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
-    Ok(vec![lower.permute(product, axes)?])
-}
-
-/// Sums a tensor over the labels that occur nowhere else; returns the remaining labels.
-fn summed(
-    lower: &mut Pt2Lowering<'_>,
-    x: TensorId,
-    labels: &str,
-    wanted: impl Fn(char) -> bool,
-) -> Result<(TensorId, String), String> {
-    let axes: Vec<usize> = labels
-        .char_indices()
-        .filter(|(_, c)| !wanted(*c))
-        .map(|(axis, _)| axis)
-        .collect();
-    let left = labels.chars().filter(|c| wanted(*c)).collect();
-    if axes.is_empty() {
-        return Ok((x, left));
-    }
-    let sum = Reduce {
-        function: ReduceFunction::Sum,
-        axes,
-        keep: false,
-    };
-    Ok((lower.emit(sum, &[x])?, left))
+    Ok(vec![lower.einsum(equation, &operands)?])
 }

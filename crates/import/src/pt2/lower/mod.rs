@@ -15,6 +15,7 @@ pub(super) mod op_traits;
 mod pads;
 mod quantised;
 mod quantised_matrix;
+mod recurrent;
 mod reduce;
 mod resize;
 mod shape;

@@ -6,8 +6,8 @@ use super::call::Call;
 use super::context::Pt2Lowering;
 use super::op_traits;
 use super::{
-    arithmetic, attention, create, functions, index, matrix, pads, quantised, reduce, resize,
-    shape, windowed, write,
+    arithmetic, attention, create, functions, index, matrix, pads, quantised, recurrent, reduce,
+    resize, shape, windowed, write,
 };
 
 /// Lowers one node. Returns the results in the op's order, or the reason why the node cannot be lowered.
@@ -171,6 +171,9 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => resize::upsample,
         "upsample_bicubic2d" => resize::upsample,
         "grid_sampler" | "grid_sampler_2d" | "grid_sampler_3d" => resize::grid_sampler,
+
+        // recurrent
+        "lstm" | "gru" | "rnn_tanh" | "rnn_relu" => recurrent::recurrent,
 
         // attention
         "scaled_dot_product_attention" => attention::scaled_dot_product,

@@ -1,4 +1,4 @@
-//! `Einsum`, lowered to permutes, sums and matrix products.
+//! Einstein summation, as permutes, sums and matrix products.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,7 @@ use base::{Bytes, DType};
 use graph::ops::{Gather, MatMul, Reduce, ReduceFunction};
 use graph::{Dim, TensorId};
 
-use super::call::Call;
-use super::context::{OnnxLowering, Results};
-use crate::lowering::MAX_CONSTANT_ELEMENTS;
+use super::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
 /// Name of an axis: a letter, or a number for an axis of an ellipsis, counted from its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,68 +41,6 @@ fn labels(text: &str, rest: usize) -> Result<Vec<Label>, String> {
     Ok(labels)
 }
 
-pub(super) fn einsum(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
-    let equation = call.text("equation")?.ok_or("has no equation")?;
-    let (left, right) = match equation.split_once("->") {
-        Some((left, right)) => (left, Some(right)),
-        None => (equation, None),
-    };
-    let sides: Vec<&str> = left.split(',').collect();
-    if sides.len() != call.operands() {
-        return Err(format!(
-            "its equation has {} operands, but the node has {}",
-            sides.len(),
-            call.operands()
-        ));
-    }
-    let mut terms = vec![];
-    let mut widest = 0;
-    for (index, side) in sides.into_iter().enumerate() {
-        let id = lower.operand(call, index)?;
-        if lower.dtype(id) != DType::F32 {
-            return Err("of integers is not supported".into());
-        }
-        let rank = lower.rank(id);
-        let rest = match side.contains("...") {
-            true => rank.checked_sub(labels(side, 0)?.len()),
-            false => Some(0),
-        };
-        let own = labels(side, rest.unwrap_or(0))?;
-        if own.len() != rank {
-            return Err(format!(
-                "operand {index} has {rank} axes, but {side:?} in its equation"
-            ));
-        }
-        widest = widest.max(rest.unwrap_or(0));
-        terms.push(lower.diagonals(Term { id, labels: own })?);
-    }
-    let wanted = match right {
-        Some(right) => labels(right, widest)?,
-        None => implicit(&terms, widest),
-    };
-    let known = |label: &Label| terms.iter().any(|term| term.labels.contains(label));
-    let repeated = (1..wanted.len()).any(|at| wanted[..at].contains(&wanted[at]));
-    if repeated || !wanted.iter().all(known) {
-        return Err("its result repeats a label or has one that no operand has".into());
-    }
-    let mut terms = terms.into_iter();
-    let mut result = terms.next().ok_or("has no operands")?;
-    while let Some(next) = terms.next() {
-        let later: Vec<Label> = terms
-            .as_slice()
-            .iter()
-            .flat_map(|t| t.labels.clone())
-            .collect();
-        let needed = |label: &Label| wanted.contains(label) || later.contains(label);
-        result = lower.contract(result, next, &needed)?;
-    }
-    let result = lower.summed(result, &|label| wanted.contains(label))?;
-    let order = wanted.iter().map(|label| position(&result, label));
-    let order = order.collect::<Option<Vec<usize>>>();
-    let order = order.ok_or("its result has a label that no operand has")?;
-    Ok(vec![lower.permute(result.id, order)?])
-}
-
 /// The result's labels of an equation without one: those of the ellipsis, then letters that occur once, in order.
 fn implicit(terms: &[Term], widest: usize) -> Vec<Label> {
     let mut counts: BTreeMap<Label, usize> = BTreeMap::new();
@@ -123,7 +59,72 @@ fn position(term: &Term, label: &Label) -> Option<usize> {
     term.labels.iter().position(|own| own == label)
 }
 
-impl OnnxLowering<'_> {
+impl LoweringBuilder {
+    /// The sum of products that an equation of labels names.
+    pub(crate) fn einsum(
+        &mut self,
+        equation: &str,
+        operands: &[TensorId],
+    ) -> Result<TensorId, String> {
+        let (left, right) = match equation.split_once("->") {
+            Some((left, right)) => (left, Some(right)),
+            None => (equation, None),
+        };
+        let sides: Vec<&str> = left.split(',').collect();
+        if sides.len() != operands.len() {
+            return Err(format!(
+                "its equation has {} operands, but the node has {}",
+                sides.len(),
+                operands.len()
+            ));
+        }
+        let mut terms = vec![];
+        let mut widest = 0;
+        for (index, (side, id)) in sides.into_iter().zip(operands.iter().copied()).enumerate() {
+            if self.dtype(id) != DType::F32 {
+                return Err("of integers is not supported".into());
+            }
+            let rank = self.rank(id);
+            let rest = match side.contains("...") {
+                true => rank.checked_sub(labels(side, 0)?.len()),
+                false => Some(0),
+            };
+            let own = labels(side, rest.unwrap_or(0))?;
+            if own.len() != rank {
+                return Err(format!(
+                    "operand {index} has {rank} axes, but {side:?} in its equation"
+                ));
+            }
+            widest = widest.max(rest.unwrap_or(0));
+            terms.push(self.diagonals(Term { id, labels: own })?);
+        }
+        let wanted = match right {
+            Some(right) => labels(right, widest)?,
+            None => implicit(&terms, widest),
+        };
+        let known = |label: &Label| terms.iter().any(|term| term.labels.contains(label));
+        let repeated = (1..wanted.len()).any(|at| wanted[..at].contains(&wanted[at]));
+        if repeated || !wanted.iter().all(known) {
+            return Err("its result repeats a label or has one that no operand has".into());
+        }
+        let mut terms = terms.into_iter();
+        let mut result = terms.next().ok_or("has no operands")?;
+        while let Some(next) = terms.next() {
+            let later: Vec<Label> = terms
+                .as_slice()
+                .iter()
+                .flat_map(|t| t.labels.clone())
+                .collect();
+            let needed = |label: &Label| wanted.contains(label) || later.contains(label);
+            result = self.contract(result, next, &needed)?;
+        }
+        let result = self.summed(result, &|label| wanted.contains(label))?;
+        let order = wanted.iter().map(|label| position(&result, label));
+        let order = order.collect::<Option<Vec<usize>>>();
+        let order = order.ok_or("its result has a label that no operand has")?;
+        self.permute(result.id, order)
+    }
+
     /// The diagonal of axes with one label.
     fn diagonals(&mut self, term: Term) -> Result<Term, String> {
         let Term { mut id, mut labels } = term;
