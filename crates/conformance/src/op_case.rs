@@ -3,7 +3,7 @@
 use crate::TestRng;
 use backend::{Backend, CompileOptions};
 use base::DType;
-use graph::ops::{Linear, Op};
+use graph::ops::{Binary, BinaryFunction, Conv, Linear, Op, Scale, Unary, UnaryFunction};
 use graph::{Data, Dim, Graph, GraphBuilder, Node, Symbol, Value};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(super) struct OpCase {
     pub(super) name: String,
     graph: Arc<Graph>,
     inputs: Vec<Value>,
-    /// The same case without its fused activation.
+    /// The same case without its activation.
     pub(super) without_activation: Option<Box<OpCase>>,
 }
 
@@ -65,10 +65,27 @@ impl OpCase {
 
     pub(super) fn new(op: impl Into<Op>, tokens: usize, operands: &[Operand], seed: u64) -> OpCase {
         let op = op.into();
-        let without_activation = match &op {
+        let without_activation: Option<Op> = match &op {
             Op::Linear(Linear {
                 activation: Some(_),
-            }) => Some(Linear::default()),
+            }) => Some(Linear::default().into()),
+            Op::Conv(conv) if conv.activation.is_some() => {
+                let activation = None;
+                Some(
+                    Conv {
+                        activation,
+                        ..conv.clone()
+                    }
+                    .into(),
+                )
+            }
+            Op::Gated(_) => {
+                let function = BinaryFunction::Mul;
+                Some(Binary { function }.into())
+            }
+            Op::Unary(Unary {
+                function: UnaryFunction::Activation(_),
+            }) => Some(Scale { factor: 1.0 }.into()),
             _ => None,
         };
         let without_activation =

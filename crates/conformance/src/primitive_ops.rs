@@ -6,10 +6,11 @@ use crate::op_case::{OpCase, Operand, SYMBOL_T as T, tokens as t};
 use base::DType::{self, Bool, F32, I32, I64};
 use graph::Dim;
 use graph::ops::{
-    ArgSort, Attention, Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat, Conv,
-    CumSum, Expand, Fill, Gather, GatherElements, GridSample, Index, MatMul, Op, Permute, Range,
-    Reduce, ReduceFunction, SampleMode, SamplePadding, Scalar, Scatter, ScatterFunction, Size,
-    Slice, Softmax, Triangle, Unary, UnaryFunction, Where, WindowAxis, Windows,
+    Activation, ArgSort, Attention, Binary, BinaryFunction, Cast, Compare, CompareFunction, Concat,
+    Conv, CumSum, Expand, Fill, Gather, GatherElements, GridSample, Index, MatMul, Op, Permute,
+    Pool, PoolFunction, Range, Reduce, ReduceFunction, SampleMode, SamplePadding, Scalar, Scatter,
+    ScatterFunction, Size, Slice, Softmax, Triangle, Unary, UnaryFunction, Where, WindowAxis,
+    Windows,
 };
 
 /// The element types of a run.
@@ -345,17 +346,43 @@ impl Cases {
                 };
                 self.add(op, tokens, &[any(F32, &[&[T, 3], sizes].concat())]);
             }
+            for function in PoolFunction::ALL {
+                let axes = axes.clone();
+                self.add(
+                    Pool { axes, function },
+                    tokens,
+                    &[any(F32, &[&[T, 3], sizes].concat())],
+                );
+            }
             let kernel: Vec<usize> = axes.iter().map(|a| a.size).collect();
-            for (groups, inner, outer) in [(1, 3, 4), (6, 1, 1), (2, 2, 3)] {
+            let places = axes.iter().zip(sizes).map(|(axis, size)| {
+                let span = (axis.size - 1) * axis.dilation + 1;
+                (size + axis.before + axis.after - span) / axis.stride + 1
+            });
+            let places: Vec<usize> = places.collect();
+            // Few and many channels a group are computed in different ways.
+            for (groups, inner, outer, activation) in [
+                (1, 3, 4, None),
+                (6, 1, 1, Some(Activation::Relu)),
+                (2, 2, 3, Some(Activation::Silu)),
+                (1, 70, 25, Some(Activation::GeluErf)),
+                (2, 65, 30, None),
+            ] {
+                if inner > 60 && tokens > 1 {
+                    continue;
+                }
                 let op = Conv {
                     axes: axes.clone(),
                     groups,
+                    activation,
                 };
                 let x = || any(F32, &[&[T, groups * inner], sizes].concat());
                 let weight = || any(F32, &[&[groups * outer, inner], &kernel[..]].concat());
                 self.add(op.clone(), tokens, &[x(), weight()]);
-                let bias = any(F32, &[groups * outer]);
-                self.add(op, tokens, &[x(), weight(), bias]);
+                let bias = || any(F32, &[groups * outer]);
+                self.add(op.clone(), tokens, &[x(), weight(), bias()]);
+                let residual = any(F32, &[&[T, groups * outer], &places[..]].concat());
+                self.add(op, tokens, &[x(), weight(), bias(), residual]);
             }
         }
         // A kernel wider than a row, which only padding makes fit.
@@ -363,6 +390,7 @@ impl Cases {
         let op = Conv {
             axes: wide,
             groups: 1,
+            activation: None,
         };
         self.add(op, tokens, &[any(F32, &[1, 2, T]), any(F32, &[2, 2, 9])]);
     }

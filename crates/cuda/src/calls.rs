@@ -48,6 +48,7 @@ pub(crate) fn activation_code(activation: Option<Activation>) -> u32 {
         Some(Activation::Relu) => 4,
         Some(Activation::Tanh) => 5,
         Some(Activation::Sigmoid) => 6,
+        Some(Activation::HardSwish) => 7,
     }
 }
 

@@ -1,11 +1,6 @@
 /* Windows that slide along three axes: x is [batch][inner][axis 0][axis 1][axis 2], out is
  * [batch][places...][inner][elements of a window...]. What lies outside of x is `padding`.
  */
-static size_t window_place(const struct window_axis *axis, size_t window, size_t within)
-{
-    return window * axis->stride + within * axis->dilation - axis->before;
-}
-
 void k_windows(const float *x, float *out, size_t batch, size_t inner, struct windows w)
 {
     const struct window_axis *a = w.axes, *b = w.axes + 1, *c = w.axes + 2;
@@ -18,7 +13,6 @@ void k_windows(const float *x, float *out, size_t batch, size_t inner, struct wi
                 for (size_t i = 0; i < a->size; i++)
                     for (size_t j = 0; j < b->size; j++)
                         for (size_t k = 0; k < c->size; k++) {
-                            /* A place before the axis wraps around and is behind its end. */
                             size_t p = window_place(a, pa, i), q = window_place(b, pb, j), r = window_place(c, pc, k);
                             int inside = p < a->len && q < b->len && r < c->len;
                             *out++ = inside ? from[(p * b->len + q) * c->len + r] : w.padding;

@@ -5,6 +5,7 @@ mod elementwise;
 mod linear;
 mod operands;
 mod rearrange;
+mod windows;
 
 use crate::c_text::StepSymbols;
 use crate::error::{EmitError, EmitErrorKind};
@@ -150,6 +151,8 @@ impl<'a> Calls<'a> {
             Op::Slice(op) => self.slice(node, op),
             Op::Concat(op) => self.concat(node, op),
             Op::Windows(op) => self.windows(node, op),
+            Op::Conv(op) => self.conv(node, op),
+            Op::Pool(op) => self.pool(node, op),
             Op::Compare(op) => self.compare(node, op.function),
             _ => Err("there is no C of this op".to_owned()),
         }

@@ -88,6 +88,11 @@ static PARTS: LazyLock<Vec<Part>> = LazyLock::new(|| {
             "",
             include_str!("../kernels/activation_sigmoid.c"),
         ),
+        part(
+            "activation_hard_swish",
+            "",
+            include_str!("../kernels/activation_hard_swish.c"),
+        ),
         part("gather_rows", "", include_str!("../kernels/gather_rows.c")),
         part(
             "gather_panels",
@@ -97,7 +102,18 @@ static PARTS: LazyLock<Vec<Part>> = LazyLock::new(|| {
         part("copy_rows", "", include_str!("../kernels/copy_rows.c")),
         part("decode_f16", "", include_str!("../kernels/decode_f16.c")),
         part("decode_bf16", "", include_str!("../kernels/decode_bf16.c")),
-        part("windows", "", include_str!("../kernels/windows.c")),
+        part(
+            "window_place",
+            "",
+            include_str!("../kernels/window_place.c"),
+        ),
+        part(
+            "windows",
+            "window_place",
+            include_str!("../kernels/windows.c"),
+        ),
+        part("conv", "window_place", include_str!("../kernels/conv.c")),
+        part("pool", "window_place", include_str!("../kernels/pool.c")),
         part("copy", "", include_str!("../kernels/copy.c")),
         part("equal", "", include_str!("../kernels/equal.c")),
         part("quant", "", include_str!("../kernels/quant.c")),
@@ -237,6 +253,7 @@ pub(crate) fn activation(function: Activation) -> &'static str {
         Activation::Relu => "relu",
         Activation::Tanh => "tanh",
         Activation::Sigmoid => "sigmoid",
+        Activation::HardSwish => "hard_swish",
     }
 }
 

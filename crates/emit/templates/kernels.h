@@ -53,5 +53,11 @@ struct windows {
     float padding;
 };
 
+/* A convolution of groups of `inner` input and `outer` output channels. */
+struct conv {
+    struct window_axis axes[3];
+    size_t batch, groups, inner, outer;
+};
+
 @declarations@
 #endif

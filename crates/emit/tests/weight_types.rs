@@ -5,8 +5,9 @@ use base::{Bytes, DType};
 use cpu::{Cpu, Isa};
 use emit::{EmitOptions, Program, ProgramPlan, Regions};
 use graph::ops::{
-    Activation, Binary, BinaryFunction, Concat, Expand, ExpertScores, Gated, GatherRows, LayerNorm,
-    Linear, Permute, RmsNorm, RouteExperts, Scale, Slice, SoftCap, Unary,
+    Activation, Binary, BinaryFunction, Concat, Conv, Expand, ExpertScores, Gated, GatherRows,
+    LayerNorm, Linear, Permute, Pool, PoolFunction, Reshape, RmsNorm, RouteExperts, Scale, Slice,
+    SoftCap, Unary, WindowAxis,
 };
 use graph::{Bindings, Dim, Graph, GraphBuilder, TensorId, Value};
 use kv::CacheConfig;
@@ -184,8 +185,61 @@ fn everything() -> Graph {
     let shape = vec![tokens_dim, Dim::from(OUTPUTS)];
     parts.push(b.node(Expand { shape }, &[vector]));
     parts.extend(tied);
+    parts.extend(windows(&mut b, tokens_dim, tokens));
     let all = b.node(Concat { axis: 1 }, &parts);
     b.graph.finish(&[all]).unwrap()
+}
+
+/// Rows of convolutions and pools of an image for each token.
+fn windows(b: &mut Builder, tokens_dim: Dim, tokens: TensorId) -> Vec<TensorId> {
+    let axes = |[size, stride, dilation, before, after]: [usize; 5]| {
+        let axis = WindowAxis {
+            size,
+            stride,
+            dilation,
+            before,
+            after,
+        };
+        vec![axis; 2]
+    };
+    let table = b.constant(DType::F32, &[ROWS, WIDTH]);
+    let rows = b.node(GatherRows, &[table, tokens]);
+    let shape = [8, 8, 8].map(Dim::from);
+    let shape = [tokens_dim].into_iter().chain(shape).collect();
+    let image = b.node(Reshape { shape }, &[rows]);
+    let conv = |b: &mut Builder, x: TensorId, axis, weight: [usize; 4], rest: &[TensorId]| {
+        let op = Conv {
+            axes: axes(axis),
+            groups: if weight[1] == 1 { weight[0] } else { 1 },
+            activation: match rest.len() {
+                0 => Some(Activation::HardSwish),
+                _ => Some(Activation::Silu),
+            },
+        };
+        let weights = b.constant(DType::F32, &weight);
+        let bias = b.constant(DType::F32, &weight[..1]);
+        b.node(op, &[&[x, weights, bias], rest].concat())
+    };
+    let by_channel = conv(b, image, [3, 2, 1, 1, 0], [8, 1, 3, 3], &[]);
+    let wide = conv(b, image, [1, 1, 1, 0, 0], [30, 8, 1, 1], &[]);
+    let summed = conv(b, image, [3, 1, 1, 1, 1], [30, 8, 3, 3], &[wide]);
+    // A result is the sum of two chains.
+    let deep = conv(b, summed, [3, 2, 2, 1, 2], [26, 30, 3, 3], &[]);
+    let mut images = vec![by_channel, deep];
+    for function in PoolFunction::ALL {
+        let axes = axes([3, 2, 1, 1, 1]);
+        images.push(b.node(Pool { axes, function }, &[image]));
+    }
+    let flat = |image: TensorId| {
+        let shape = &b.graph.ty(image).shape;
+        let width = shape[1..]
+            .iter()
+            .map(|dim| dim.as_const().unwrap())
+            .product::<usize>();
+        let shape = vec![tokens_dim, Dim::from(width)];
+        b.node(Reshape { shape }, &[image])
+    };
+    images.into_iter().map(flat).collect()
 }
 
 /// Emits the graph to a folder.

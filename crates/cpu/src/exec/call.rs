@@ -4,7 +4,8 @@ use crate::kernels::Context;
 use crate::kernels::attention::cached::CachedAttention;
 use crate::kernels::attention::plain::{Attention, AttentionOperands};
 use crate::kernels::attention::rope::{Rope, RopeTable, Rotation};
-use crate::kernels::conv::Conv;
+use crate::kernels::conv::pool::Pool;
+use crate::kernels::conv::{Conv, ConvOperands};
 use crate::kernels::elementwise::Elementwise;
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
@@ -25,7 +26,7 @@ use crate::kernels::rearrange::scatter::Scatter;
 use crate::kernels::rearrange::triangle::Triangle;
 use crate::kernels::rearrange::windows::Windows;
 use crate::kernels::recurrent::StepStates;
-use crate::kernels::recurrent::causal_conv::{CausalConv, ConvOperands};
+use crate::kernels::recurrent::causal_conv::{CausalConv, CausalConvOperands};
 use crate::kernels::recurrent::linear_attention::{LinearAttention, LinearAttentionOperands};
 use crate::kernels::reduce::Reduce;
 use crate::kernels::reduce::arg_sort::ArgSort;
@@ -74,6 +75,7 @@ pub(crate) enum Call {
     CumSum(CumSum),
     ArgSort(ArgSort),
     Conv(Conv),
+    Pool(Pool),
     GridSample(GridSample),
     Scatter(Scatter),
     Windows(Windows),
@@ -151,6 +153,8 @@ impl Call {
             Call::HalfLinear(op, _) => op.scratch(threads),
             Call::QuantisedLinear(op, _) => op.scratch(threads),
             Call::MatMul(op) => op.scratch(),
+            Call::Conv(op) => op.scratch(threads),
+            Call::Pool(op) => op.scratch(threads),
             #[cfg(target_arch = "x86_64")]
             Call::AmxLinear(op, _) => op.scratch(threads),
             Call::Attention(op) => op.scratch(threads),
@@ -332,7 +336,18 @@ impl Call {
                 Call::Softmax(op) => op.run(ctx, at.input(0), out),
                 Call::CumSum(op) => op.run(at.input(0), at.output),
                 Call::ArgSort(op) => op.run(ctx, at.input(0), at.output.cast()),
-                Call::Conv(op) => op.run(ctx, at.input(0), at.input(1), at.input(2), out),
+                Call::Conv(op) => {
+                    let operands = ConvOperands {
+                        x: at.input(0),
+                        weight: at.input(1),
+                        bias: at.input(2),
+                        residual: at.input(3),
+                        out,
+                        scratch: at.scratch.cast(),
+                    };
+                    op.run(ctx, operands);
+                }
+                Call::Pool(op) => op.run(ctx, at.input(0), out, at.scratch.cast()),
                 Call::GridSample(op) => op.run(ctx, at.input(0), at.input(1), out),
                 Call::Scatter(op) => {
                     let last = at.inputs.len() - 1;
@@ -343,7 +358,7 @@ impl Call {
                     update_and_attend(ctx, op, (at.input(1), None), at, cache)?;
                 }
                 Call::CausalConv(op) => {
-                    let operands = ConvOperands {
+                    let operands = CausalConvOperands {
                         x: at.input(0),
                         weight: at.input(1),
                         bias: at.input(3),

@@ -7,7 +7,8 @@ use crate::kernels::attention::cached::CachedAttention;
 use crate::kernels::attention::plain::{Attention, Mask};
 use crate::kernels::attention::rope::{Rope, RopeTable};
 use crate::kernels::axis_view::AxisView;
-use crate::kernels::conv::Conv;
+use crate::kernels::conv::pool::Pool;
+use crate::kernels::conv::{Conv, ConvShape};
 use crate::kernels::elementwise::generate::Generate;
 use crate::kernels::elementwise::scalar::{Cast, Compare, IntegerBinary, IntegerUnary, Where};
 use crate::kernels::elementwise::{Elementwise, Function};
@@ -263,6 +264,7 @@ impl<'a> Sizes<'a> {
             Op::Scatter(op) => self.scatter(op),
             Op::Windows(op) => self.windows(op),
             Op::Conv(op) => self.conv(op),
+            Op::Pool(op) => self.pool(op),
             Op::GridSample(op) => self.grid_sample(op),
             Op::Cast(op) => Call::Cast(Cast {
                 from: self.input_type(0),
@@ -594,13 +596,21 @@ impl<'a> Sizes<'a> {
 
     fn conv(&self, op: &ops::Conv) -> Call {
         let (x, output) = (&self.inputs[0], &self.output);
-        Call::Conv(Conv {
+        let shape = ConvShape {
             batch: x[0],
             groups: op.groups,
             inner: x[1] / op.groups,
             outer: output[1] / op.groups,
             axes: Self::slides(&op.axes, &x[2..], &output[2..]),
-        })
+        };
+        Call::Conv(Conv::new(shape, op.activation))
+    }
+
+    fn pool(&self, op: &ops::Pool) -> Call {
+        let (x, outer) = (&self.inputs[0], self.output.len() - op.axes.len());
+        let axes = Self::slides(&op.axes, &x[outer..], &self.output[outer..]);
+        let planes = x[..outer].iter().product();
+        Call::Pool(Pool::new(op.function, planes, axes))
     }
 
     fn grid_sample(&self, op: &ops::GridSample) -> Call {

@@ -68,6 +68,24 @@ pub(crate) fn for_row_ranges(
     });
 }
 
+/// Less work than this, in multiply-adds, stays on the calling thread.
+const SERIAL_WORK: usize = 256 * 1024;
+
+/// Runs tasks that together take `work` multiply-adds, on all threads if there is enough of it; each gets its number and its
+/// thread's.
+pub(crate) fn for_tasks(
+    ctx: &Context<'_>,
+    tasks: usize,
+    work: usize,
+    body: &(dyn Fn(usize, usize) + Sync),
+) {
+    if work < SERIAL_WORK || tasks < 2 {
+        (0..tasks).for_each(|task| body(task, 0));
+    } else {
+        ctx.threads.run_chunked(tasks, body);
+    }
+}
+
 /// The number of full vectors in `n` elements, and of the elements left.
 #[inline(always)]
 pub(crate) fn split_vectors(n: usize) -> (usize, usize) {

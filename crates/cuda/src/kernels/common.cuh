@@ -215,6 +215,7 @@ __device__ __forceinline__ float inverse_rms(const float* x, int n, float eps, i
 #define ACT_RELU 4
 #define ACT_TANH 5
 #define ACT_SIGMOID 6
+#define ACT_HARD_SWISH 7
 
 __device__ __noinline__ float other_activation(int function, float x) {
     switch (function) {
@@ -226,6 +227,7 @@ __device__ __noinline__ float other_activation(int function, float x) {
         case ACT_RELU: return x < 0.0f ? 0.0f : x;
         case ACT_TANH: return tanhf(x);
         case ACT_SIGMOID: return 1.0f / (1.0f + expf(-x));
+        case ACT_HARD_SWISH: return x * fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f);
         default: return x;
     }
 }

@@ -1,7 +1,6 @@
 //! The C of ops that move elements.
 
 use super::{Calls, INPUTS};
-use crate::c_text::float;
 use crate::kernels::{decoder, scale_bytes};
 use crate::weights::{Form, PanelCodes};
 use base::DType;
@@ -173,37 +172,6 @@ impl Calls<'_> {
             before.push(part[op.axis]);
         }
         Ok(calls.join(";\n    "))
-    }
-
-    pub(super) fn windows(&mut self, node: &Node, op: &ops::Windows) -> Result<String, String> {
-        self.kernels.add("windows");
-        let graph = self.plan.graph;
-        let from = &graph.tensor(node.inputs[0]).ty.shape;
-        let to = &graph.tensor(node.output).ty.shape;
-        let outer = from.len() - op.axes.len();
-        let mut axes = vec!["{1, 1, 1, 1, 0, 1}".to_owned(); 3 - op.axes.len()];
-        for (i, axis) in op.axes.iter().enumerate() {
-            let len = self.product(&[from[outer + i]])?;
-            let places = self.product(&[to[op.batch_axes + i]])?;
-            let ops::WindowAxis {
-                size,
-                stride,
-                dilation,
-                before,
-                ..
-            } = axis;
-            axes.push(format!(
-                "{{{len}, {size}, {stride}, {dilation}, {before}, {places}}}"
-            ));
-        }
-        let batch = self.product(&from[..op.batch_axes])?;
-        let inner = self.product(&from[op.batch_axes..outer])?;
-        let (x, out) = (self.floats(node.inputs[0])?, self.out(node)?);
-        Ok(format!(
-            "k_windows({x}, {out}, {batch}, {inner}, (struct windows){{{{{}}}, {}}})",
-            axes.join(", "),
-            float(op.padding)
-        ))
     }
 
     /// A strided copy of `shape` elements.

@@ -15,17 +15,20 @@ pub enum Activation {
     Tanh,
     /// `1 / (1 + exp(−x))`.
     Sigmoid,
+    /// `x · min(max(x + 3, 0), 6) / 6`.
+    HardSwish,
 }
 
 impl Activation {
     /// Every activation.
-    pub const ALL: [Activation; 6] = [
+    pub const ALL: [Activation; 7] = [
         Activation::Silu,
         Activation::GeluTanh,
         Activation::GeluErf,
         Activation::Relu,
         Activation::Tanh,
         Activation::Sigmoid,
+        Activation::HardSwish,
     ];
 
     /// Name in text form.
@@ -37,6 +40,7 @@ impl Activation {
             Activation::Relu => "relu",
             Activation::Tanh => "tanh",
             Activation::Sigmoid => "sigmoid",
+            Activation::HardSwish => "hard_swish",
         }
     }
 
@@ -61,6 +65,7 @@ impl Activation {
             }
             Activation::Tanh => x.tanh(),
             Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Activation::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
         }
     }
 }
@@ -103,6 +108,8 @@ mod tests {
         assert_eq!([-2.0, 3.0].map(|x| Activation::Relu.apply(x)), [0.0, 3.0]);
         assert!(Activation::Relu.apply(f32::NAN).is_nan());
         assert_eq!(Activation::Sigmoid.apply(0.0), 0.5);
+        let points = [-4.0, -1.0, 0.0, 5.0].map(|x| Activation::HardSwish.apply(x));
+        assert_eq!(points, [0.0, -1.0 / 3.0, 0.0, 5.0]);
         assert!((Activation::GeluTanh.apply(1.0) - 0.841_192).abs() < 1e-6);
     }
 }

@@ -1,19 +1,22 @@
 //! Convolutions in groups of channels.
 
 use super::operands::{f32s, require_f32, require_shape};
-use super::windows::{MAX_WINDOW_AXES, WindowAxis};
-use super::{DimFormatter, OpDefinition};
+use super::windows::{MAX_WINDOW_AXES, PaddedAxes, WindowAxis};
+use super::{Activation, DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
 
-/// A convolution: operands `x [N, C, S..]`, `weight [O, C / groups, K..]` and optionally `bias [O]`, all f32; the result is
-/// `[N, O, P..]`. Output channel `o` sees the input channels of its group.
+/// A convolution, `activation(x * weight (+ bias) (+ residual))`: operands `x [N, C, S..]`, `weight [O, C / groups, K..]`,
+/// optionally `bias [O]`, and after a bias optionally `residual [N, O, P..]`, all f32; the result is `[N, O, P..]`. Output
+/// channel `o` sees the input channels of its group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv {
     /// How the kernel slides along each spatial axis; one to three.
     pub axes: Vec<WindowAxis>,
     /// Groups of channels.
     pub groups: usize,
+    /// Activation applied to the result, if any.
+    pub activation: Option<Activation>,
 }
 
 impl OpDefinition for Conv {
@@ -24,14 +27,17 @@ impl OpDefinition for Conv {
     fn attributes(&self, _: DimFormatter<'_>) -> Vec<String> {
         let mut list = WindowAxis::text(&self.axes);
         list.push(format!("groups: {}", self.groups));
+        list.extend(self.activation.map(|a| format!("activation: {}", a.name())));
         list
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
-        let (x, weight, bias) = match inputs {
-            [x, weight] => (x, weight, None),
-            [x, weight, bias] => (x, weight, Some(bias)),
-            _ => return Err(format!("takes 2 or 3 operands, has {}", inputs.len())),
+        let (&[x, weight], rest) = inputs
+            .split_at_checked(2)
+            .filter(|(_, rest)| rest.len() <= 2)
+            .ok_or_else(|| format!("takes 2 to 4 operands, has {}", inputs.len()))?
+        else {
+            return Err("takes x and a weight".into());
         };
         require_f32("x", x)?;
         require_f32("weight", weight)?;
@@ -65,9 +71,11 @@ impl OpDefinition for Conv {
             }
             shape.push(axis.windows(x.shape[2 + i])?);
         }
-        if let Some(bias) = bias {
-            require_f32("bias", bias)?;
-            require_shape("bias", bias, &[out])?;
+        for (what, operand, shape) in [("bias", 0, &[out][..]), ("residual", 1, &shape[..])] {
+            if let Some(operand) = rest.get(operand) {
+                require_f32(what, operand)?;
+                require_shape(what, operand, shape)?;
+            }
         }
         Ok(TensorType::f32(shape))
     }
@@ -75,47 +83,28 @@ impl OpDefinition for Conv {
     fn evaluate(&self, inputs: &[&Value], shape: &[usize], _: &Bindings) -> Result<Value, String> {
         let (x, weight) = (f32s(&inputs[0])?, f32s(&inputs[1])?);
         let bias = inputs.get(2).map(f32s).transpose()?;
-        // Three spatial axes always; the first ones may have one element.
-        let one = WindowAxis {
-            size: 1,
-            stride: 1,
-            dilation: 1,
-            before: 0,
-            after: 0,
-        };
-        let mut axes = [one; MAX_WINDOW_AXES];
-        let (mut size, mut places) = ([1; MAX_WINDOW_AXES], [1; MAX_WINDOW_AXES]);
-        let first = MAX_WINDOW_AXES - self.axes.len();
-        for (i, axis) in self.axes.iter().enumerate() {
-            axes[first + i] = *axis;
-            size[first + i] = inputs[0].shape[2 + i];
-            places[first + i] = shape[2 + i];
-        }
+        let residual = inputs.get(3).map(f32s).transpose()?;
+        let axes = PaddedAxes::new(&self.axes, &inputs[0].shape[2..]);
         let (channels, out) = (inputs[0].shape[1], shape[1]);
         let (inner, per_group) = (channels / self.groups, out / self.groups);
-        let plane: usize = size.iter().product();
-        let kernel: usize = axes.iter().map(|a| a.size).product();
+        let plane = axes.plane();
+        let kernel: usize = self.axes.iter().map(|a| a.size).product();
         let mut result = Vec::with_capacity(shape.iter().product());
-        let cube = |n: [usize; 3]| {
-            (0..n[0])
-                .flat_map(move |a| (0..n[1]).flat_map(move |b| (0..n[2]).map(move |c| [a, b, c])))
-        };
         for n in 0..shape[0] {
             for o in 0..out {
-                for place in cube(places) {
+                for window in axes.windows(&shape[2..]) {
                     let mut sum = 0.0f64;
-                    for c in 0..inner {
-                        let from = (n * channels + o / per_group * inner + c) * plane;
-                        let weights = &weight[(o * inner + c) * kernel..][..kernel];
-                        for (within, w) in cube(axes.map(|a| a.size)).zip(weights) {
-                            let at = (0..3).try_fold(0, |at, i| {
-                                let along = axes[i].place(place[i], within[i], size[i])?;
-                                Some(at * size[i] + along)
-                            });
-                            sum += at.map_or(0.0, |at| f64::from(x[from + at]) * f64::from(*w));
+                    for (within, at) in window.enumerate() {
+                        let Some(at) = at else { continue };
+                        for c in 0..inner {
+                            let from = (n * channels + o / per_group * inner + c) * plane;
+                            let weight = weight[(o * inner + c) * kernel + within];
+                            sum += f64::from(x[from + at]) * f64::from(weight);
                         }
                     }
-                    result.push(sum as f32 + bias.map_or(0.0, |bias| bias[o]));
+                    let sum = sum as f32 + bias.map_or(0.0, |bias| bias[o]);
+                    let sum = sum + residual.map_or(0.0, |residual| residual[result.len()]);
+                    result.push(self.activation.map_or(sum, |a| a.apply(sum)));
                 }
             }
         }
@@ -143,6 +132,7 @@ mod tests {
         let op = Conv {
             axes: vec![axis],
             groups: 2,
+            activation: Some(Activation::Relu),
         };
         let ty = |shape: &[usize]| {
             TensorType::f32(shape.iter().map(|n| Dim::from(*n)).collect::<Vec<_>>())
@@ -155,8 +145,13 @@ mod tests {
             .dims(&Bindings::default())
             .unwrap();
         assert_eq!(shape, [1, 2, 2]);
-        let y = op.evaluate(&[&x, &weight, &bias], &shape, &Bindings::default());
-        assert_eq!(y.unwrap().as_f32().unwrap(), [20.5, 31.5, 0.0, 4.0]);
+        let residual = Value::f32([1, 2, 2], vec![0.0, 1.0, -1.0, -5.0]);
+        let y = op.evaluate(
+            &[&x, &weight, &bias, &residual],
+            &shape,
+            &Bindings::default(),
+        );
+        assert_eq!(y.unwrap().as_f32().unwrap(), [20.5, 32.5, 0.0, 0.0]);
         let whole = Conv { groups: 1, ..op };
         assert!(whole.infer(&types).is_err());
     }

@@ -26,6 +26,7 @@ mod linear_attention;
 mod mat_mul;
 mod operands;
 mod permute;
+mod pool;
 mod range;
 mod reduce;
 mod reshape;
@@ -70,6 +71,7 @@ pub use linear::Linear;
 pub use linear_attention::{HeadSharing, LinearAttention};
 pub use mat_mul::MatMul;
 pub use permute::Permute;
+pub use pool::{Pool, PoolFunction};
 pub use range::Range;
 pub use reduce::{Reduce, ReduceFunction};
 pub use reshape::Reshape;
@@ -227,6 +229,7 @@ ops!(
     LinearAttention,
     MatMul,
     Permute,
+    Pool,
     Range,
     Reduce,
     Reshape,

@@ -82,6 +82,63 @@ const MAX_SPAN: usize = 1 << 30;
 /// The most axes that a window slides along.
 pub(super) const MAX_WINDOW_AXES: usize = 3;
 
+/// Axes that windows slide along, as three: the first ones may have one element.
+pub(super) struct PaddedAxes {
+    axes: [WindowAxis; MAX_WINDOW_AXES],
+    sizes: [usize; MAX_WINDOW_AXES],
+}
+
+impl PaddedAxes {
+    /// The axes of tensors that have `sizes` elements along them.
+    pub(super) fn new(axes: &[WindowAxis], sizes: &[usize]) -> PaddedAxes {
+        let one = WindowAxis {
+            size: 1,
+            stride: 1,
+            dilation: 1,
+            before: 0,
+            after: 0,
+        };
+        let first = MAX_WINDOW_AXES - axes.len();
+        let mut padded = PaddedAxes {
+            axes: [one; MAX_WINDOW_AXES],
+            sizes: [1; MAX_WINDOW_AXES],
+        };
+        padded.axes[first..].copy_from_slice(axes);
+        padded.sizes[first..].copy_from_slice(sizes);
+        padded
+    }
+
+    /// Elements of the axes.
+    pub(super) fn plane(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// The windows at `places` positions along the axes, in order: for every element of a window its place in the plane, or
+    /// `None` in the padding.
+    pub(super) fn windows(
+        &self,
+        places: &[usize],
+    ) -> impl Iterator<Item = impl Iterator<Item = Option<usize>>> {
+        let first = MAX_WINDOW_AXES - places.len();
+        let mut counts = [1; MAX_WINDOW_AXES];
+        counts[first..].copy_from_slice(places);
+        cube(counts).map(move |place| {
+            cube(self.axes.map(|axis| axis.size)).map(move |within| {
+                (0..MAX_WINDOW_AXES).try_fold(0, |at, i| {
+                    let along = self.axes[i].place(place[i], within[i], self.sizes[i])?;
+                    Some(at * self.sizes[i] + along)
+                })
+            })
+        })
+    }
+}
+
+/// All indices of three axes, in row-major order.
+fn cube(sizes: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
+    let [first, second, third] = sizes;
+    (0..first).flat_map(move |a| (0..second).flat_map(move |b| (0..third).map(move |c| [a, b, c])))
+}
+
 /// Copies of `x` under every position of a window that slides along its last axes. With `x [A.., B.., S..]`, where `A` are
 /// `batch_axes` axes, the result is `[A.., P.., B.., K..]`: positions `P` and elements `K` of a window.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,7 @@
-//! Fuses bias and activation into products, and product, softmax and product into `attention`.
+//! Fuses bias and activation into products, what follows convolutions into them, and product, softmax and product into
+//! `attention`.
 
+use super::fuse_conv;
 use super::rewrite::{GraphView, Patch, PatchBuilder, rewrite};
 use crate::graph::{Graph, Node, TensorId};
 use crate::ops::{
@@ -13,8 +15,12 @@ pub(super) const MASKED_SCORE: f32 = -1e4;
 
 pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, |view, node| match &node.op {
-        Op::Binary(op) if op.function == BinaryFunction::Add => with_bias(view, node),
-        Op::Unary(op) => with_activation(view, node, op.function),
+        Op::Binary(op) if op.function == BinaryFunction::Add => with_bias(view, node)
+            .or_else(|| fuse_conv::by_channel(view, node, op))
+            .or_else(|| fuse_conv::with_residual(view, node)),
+        Op::Binary(op) => fuse_conv::by_channel(view, node, op),
+        Op::Unary(op) => with_activation(view, node, op.function)
+            .or_else(|| fuse_conv::with_activation(view, node, op.function)),
         Op::MatMul(op) => attention(view, node, op),
         Op::Attention(op) => shared_heads(view, node, op),
         _ => None,

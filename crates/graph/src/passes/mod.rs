@@ -5,6 +5,7 @@ mod causal_mask;
 mod dead_code;
 mod fold;
 mod fuse_chain;
+mod fuse_conv;
 mod fuse_dag;
 mod fused_ops;
 mod permutes;

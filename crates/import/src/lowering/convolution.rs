@@ -1,10 +1,10 @@
-//! Convolutions: windows times weights, or one op for channels in groups.
+//! Convolutions, and transposed ones as convolutions of what is spread apart.
 
 use base::{Bytes, DType};
-use graph::ops::{Conv, Gather, Linear, Scalar, WindowAxis, Windows};
+use graph::ops::{Conv, Gather, Scalar, WindowAxis};
 use graph::{Dim, TensorId};
 
-use super::{LoweringBuilder, MAX_CONSTANT_ELEMENTS, elements};
+use super::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
 
 /// Sizes of a convolution, a number for each spatial axis.
 #[derive(Clone, Debug)]
@@ -62,43 +62,15 @@ impl LoweringBuilder {
             return Err(format!("x {x:?} and a kernel {kernel:?} do not match"));
         }
         let x = self.cast(x, DType::F32)?;
+        let weight = self.cast(weight, DType::F32)?;
         let bias = bias.map(|bias| self.cast(bias, DType::F32)).transpose()?;
-        if sizes.groups != 1 {
-            let weight = self.cast(weight, DType::F32)?;
-            let op = Conv {
-                axes,
-                groups: sizes.groups,
-            };
-            let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
-            return self.emit(op, &operands);
-        }
-        let shape = self.shape(x);
-        let depth = elements(&self.shape(weight)[1..])?;
-        let last = shape.len() - 1;
-        let dense = axes
-            .iter()
-            .all(|a| (a.size, a.stride, a.before, a.after) == (1, 1, 0, 0));
-        let rows = if dense {
-            // [N, C, S..] -> [N, S.., C]
-            let order = [0].into_iter().chain(2..=last).chain([1]);
-            self.permute(x, order.collect())?
-        } else {
-            let windows = Windows {
-                axes,
-                batch_axes: 1,
-                padding: 0.0,
-            };
-            let windows = self.emit(windows, &[x])?;
-            let mut rows = self.shape(windows)[..last].to_vec();
-            rows.push(Dim::from(depth));
-            self.reshape(windows, rows)?
+        let op = Conv {
+            axes,
+            groups: sizes.groups,
+            activation: None,
         };
-        let matrix = vec![self.shape(weight)[0], Dim::from(depth)];
-        let matrix = self.reshape(weight, matrix)?;
-        let operands: Vec<_> = [rows, matrix].into_iter().chain(bias).collect();
-        let product = self.emit(Linear::default(), &operands)?;
-        let order = [0, last].into_iter().chain(1..last);
-        self.permute(product, order.collect())
+        let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
+        self.emit(op, &operands)
     }
 
     /// The gradient of a convolution with respect to its input, of `x [N, C, S..]` and `weight [C, O / groups, K..]`. The

@@ -1,7 +1,7 @@
-//! Pooling: reductions of windows.
+//! Pooling: the largest elements and the means of windows.
 
 use base::{Bytes, DType};
-use graph::ops::{BinaryFunction, Reduce, ReduceFunction, WindowAxis, Windows};
+use graph::ops::{BinaryFunction, Pool, PoolFunction, Reduce, ReduceFunction, WindowAxis};
 use graph::{Dim, TensorId};
 
 use super::{LoweringBuilder, MAX_CONSTANT_ELEMENTS};
@@ -28,8 +28,7 @@ pub(crate) enum Divisor {
 impl LoweringBuilder {
     /// The largest element of each window.
     pub(crate) fn max_pool(&mut self, x: TensorId, pooling: &Pooling) -> Result<TensorId, String> {
-        let (windows, _) = self.pool_windows(x, pooling, f32::NEG_INFINITY)?;
-        self.reduce_windows(windows, pooling.axes.len(), ReduceFunction::Max)
+        Ok(self.pool(x, pooling, PoolFunction::Max)?.0)
     }
 
     /// The mean of each window.
@@ -39,9 +38,8 @@ impl LoweringBuilder {
         pooling: &Pooling,
         divisor: Divisor,
     ) -> Result<TensorId, String> {
-        let (windows, axes) = self.pool_windows(x, pooling, 0.0)?;
+        let (sum, axes) = self.pool(x, pooling, PoolFunction::Sum)?;
         let count = axes.len();
-        let sum = self.reduce_windows(windows, count, ReduceFunction::Sum)?;
         if let Divisor::Number(number) = divisor {
             return self.with_number(BinaryFunction::Div, sum, number as f32);
         }
@@ -190,19 +188,19 @@ impl LoweringBuilder {
         self.emit(reduce, &[x])
     }
 
-    /// The windows, with their elements as last axes, and how they slide.
-    fn pool_windows(
+    /// The pooled windows, and how they slide.
+    fn pool(
         &mut self,
         x: TensorId,
         pooling: &Pooling,
-        padding: f32,
+        function: PoolFunction,
     ) -> Result<(TensorId, Vec<WindowAxis>), String> {
         let x = self.cast(x, DType::F32)?;
         let shape = self.shape(x);
-        let batch_axes = shape.len().checked_sub(pooling.axes.len());
-        let batch_axes = batch_axes.ok_or("its operand has too few axes")?;
+        let outer = shape.len().checked_sub(pooling.axes.len());
+        let outer = outer.ok_or("its operand has too few axes")?;
         let mut axes = pooling.axes.clone();
-        for (axis, len) in axes.iter_mut().zip(&shape[batch_axes..]) {
+        for (axis, len) in axes.iter_mut().zip(&shape[outer..]) {
             if pooling.ceil && axis.stride > 1 {
                 let len = len.as_const().ok_or("ceil_mode needs constant sizes")?;
                 let span = axis.size.saturating_sub(1).saturating_mul(axis.dilation);
@@ -218,27 +216,11 @@ impl LoweringBuilder {
                 axis.after += end.saturating_sub(padded);
             }
         }
-        let windows = Windows {
+        let op = Pool {
             axes: axes.clone(),
-            batch_axes,
-            padding,
-        };
-        Ok((self.emit(windows, &[x])?, axes))
-    }
-
-    fn reduce_windows(
-        &mut self,
-        windows: TensorId,
-        count: usize,
-        function: ReduceFunction,
-    ) -> Result<TensorId, String> {
-        let rank = self.rank(windows);
-        let reduce = Reduce {
             function,
-            axes: (rank - count..rank).collect(),
-            keep: false,
         };
-        self.emit(reduce, &[windows])
+        Ok((self.emit(op, &[x])?, axes))
     }
 }
 

@@ -48,6 +48,10 @@ maps! {
     Relu, (_, s, a, _) => s.max(s.zero(), a);
     Tanh, (_, s, a, _) => s.add(tanh(s, a), not_a_number(s, a));
     Sigmoid, (_, s, a, _) => s.add(sigmoid(s, a), not_a_number(s, a));
+    HardSwish, (_, s, a, _) => {
+        let gate = s.min(s.splat(6.0), s.max(s.zero(), s.add(a, s.splat(3.0))));
+        s.mul(s.mul(a, gate), s.splat(1.0 / 6.0))
+    };
     Neg, (_, s, a, _) => s.mul(a, s.splat(-1.0));
     Abs, (_, s, a, _) => absolute(s, a);
     Exp, (_, s, a, _) => s.add(exp(s, a), not_a_number(s, a));
@@ -95,7 +99,7 @@ macro_rules! with_activation {
         use graph::ops::Activation;
         $crate::kernels::elementwise::functions::with_function!(
             $activation, $f => $body,
-            Activation { Silu, GeluTanh, GeluErf, Relu, Tanh, Sigmoid }
+            Activation { Silu, GeluTanh, GeluErf, Relu, Tanh, Sigmoid, HardSwish }
         )
     }};
 }
@@ -313,6 +317,7 @@ mod tests {
         check("silu", Silu, |x| Activation::Silu.apply(x));
         check("relu", Relu, |x| Activation::Relu.apply(x));
         check("tanh", Tanh, f32::tanh);
+        check("hard_swish", HardSwish, |x| Activation::HardSwish.apply(x));
         check("sigmoid", Sigmoid, |x| Activation::Sigmoid.apply(x));
         check("exp", Exp, f32::exp);
         check("erf", Erf, |x| UnaryFunction::Erf.apply(x));

@@ -34,16 +34,6 @@ impl Slide {
         let at = place * self.stride + within * self.dilation;
         at.checked_sub(self.before).filter(|at| *at < self.len)
     }
-
-    /// The positions at which element `within` of the window is inside the axis.
-    #[inline(always)]
-    pub(crate) fn inside(&self, within: usize) -> std::ops::Range<usize> {
-        let first = within * self.dilation;
-        let start = self.before.saturating_sub(first).div_ceil(self.stride);
-        let end = (self.len + self.before).saturating_sub(first);
-        let end = end.div_ceil(self.stride).min(self.places);
-        start.min(end)..end
-    }
 }
 
 /// `x [batch, channels, S..]` to `[batch, P.., channels, K..]`.

@@ -22,7 +22,7 @@ pub(crate) struct CausalConv {
 
 /// Addresses of a convolution; `bias` is null without one.
 #[derive(Clone, Copy)]
-pub(crate) struct ConvOperands {
+pub(crate) struct CausalConvOperands {
     pub(crate) x: *const f32,
     pub(crate) weight: *const f32,
     pub(crate) bias: *const f32,
@@ -36,9 +36,9 @@ impl CausalConv {
         &self,
         ctx: &Context<'_>,
         states: StepStates<'_>,
-        operands: ConvOperands,
+        operands: CausalConvOperands,
     ) {
-        let ConvOperands {
+        let CausalConvOperands {
             x,
             weight,
             bias,
@@ -54,7 +54,7 @@ impl CausalConv {
             ctx.isa.run(ConvBlock {
                 op: *self,
                 states,
-                operands: ConvOperands {
+                operands: CausalConvOperands {
                     x,
                     weight,
                     bias,
@@ -70,7 +70,7 @@ impl CausalConv {
 struct ConvBlock<'a> {
     op: CausalConv,
     states: StepStates<'a>,
-    operands: ConvOperands,
+    operands: CausalConvOperands,
     first: usize,
 }
 
@@ -95,7 +95,7 @@ impl ConvBlock<'_> {
             taps,
             ..
         } = self.op;
-        let ConvOperands {
+        let CausalConvOperands {
             x,
             weight,
             bias,

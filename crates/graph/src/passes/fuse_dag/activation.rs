@@ -1,4 +1,4 @@
-//! GELU in both forms, SiLU, and gates.
+//! GELU in both forms, SiLU, the hard swish, and gates.
 
 use super::product::{FactoredProduct, close};
 use crate::TensorId;
@@ -64,6 +64,31 @@ pub(super) fn silu(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
         .either(node.output, BinaryFunction::Mul)
         .find(is_silu)?;
     let function = Activation::Silu.into();
+    PatchBuilder::new(view, node).fuse(Unary { function }, &[x])
+}
+
+/// `x · min(max(x + 3, 0), 6) / 6`, also with the division before the limits.
+pub(super) fn hard_swish(view: &GraphView<'_>, node: &Node) -> Option<Patch> {
+    let product = FactoredProduct::of(view, node.output, &[]);
+    let &[a, b] = &product.factors[..] else {
+        return None;
+    };
+    let x = [(a, b), (b, a)].into_iter().find_map(|(x, gate)| {
+        let mut limited = view.either(gate, BinaryFunction::Min);
+        let (top, low) = limited.find_map(|(low, top)| Some((view.scalar(top)?, low)))?;
+        let mut limited = view.either(low, BinaryFunction::Max);
+        let moved =
+            limited.find_map(|(moved, zero)| (view.scalar(zero)? == 0.0).then_some(moved))?;
+        let (shift, inner) = view.shifted(moved)?;
+        let (slope, inner) = match inner == x {
+            true => (1.0, x),
+            false => view.scaled(inner)?,
+        };
+        let is_swish =
+            close(product.factor * top, 1.0) && close(2.0 * shift, top) && close(6.0 * slope, top);
+        (inner == x && is_swish).then_some(x)
+    })?;
+    let function = Activation::HardSwish.into();
     PatchBuilder::new(view, node).fuse(Unary { function }, &[x])
 }
 

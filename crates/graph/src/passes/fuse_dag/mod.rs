@@ -15,6 +15,7 @@ pub(super) fn run(graph: &mut Graph) -> Result<bool, GraphError> {
     rewrite(graph, |view, node| match &node.op {
         Op::Binary(_) | Op::Scale(_) => activation::gelu(view, node)
             .or_else(|| activation::silu(view, node))
+            .or_else(|| activation::hard_swish(view, node))
             .or_else(|| activation::gated(view, node))
             .or_else(|| norm::layer_norm(view, node))
             .or_else(|| norm::rms_norm(view, node))

@@ -89,6 +89,29 @@ fn gelu_by_erf_silu_and_gates() {
 }
 
 #[test]
+fn hard_swish_in_its_spellings() {
+    // The limits of `x · slope + shift`, and what the product is divided by.
+    for (slope, top, divisor, is_swish) in [
+        (1.0, 6.0, 6.0, true),
+        (1.0 / 6.0, 1.0, 1.0, true),
+        (1.0, 6.0, 5.0, false),
+        (0.2, 1.0, 1.0, false),
+    ] {
+        let spelled = fused(|s, x| {
+            let inner = s.times(x, slope);
+            let moved = s.plus(inner, top / 2.0);
+            let limits = [0.0, top, divisor].map(|limit| s.number(limit));
+            let low = s.binary(BinaryFunction::Max, moved, limits[0]);
+            let gate = s.binary(BinaryFunction::Min, low, limits[1]);
+            let y = s.mul(x, gate);
+            s.binary(BinaryFunction::Div, y, limits[2])
+        });
+        let expect = ["unary(x) {function: hard_swish}".to_owned()];
+        assert_eq!(spelled == expect, is_swish, "{spelled:?}");
+    }
+}
+
+#[test]
 fn norms() {
     let rms = fused(|s, x| {
         let square = s.power(x, 2.0);
