@@ -229,7 +229,7 @@ fn a_signal_ends_a_chat_as_ctrl_d_does() {
     let file = folder.path("talk.kv");
     let file = file.to_str().unwrap();
     let cache = ["--prompt-cache", file];
-    // What the tests ignore, the chat ignores too.
+    // The chat inherits the signals that this process ignores.
     let signals = [(Signal::TERM, 143), (Signal::HUP, 129)];
     for (signal, code) in signals
         .into_iter()

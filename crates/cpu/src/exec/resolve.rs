@@ -565,23 +565,6 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    /// Windows along the last axes of an operand, as three axes.
-    fn slides(axes: &[ops::WindowAxis], sizes: &[usize], places: &[usize]) -> [Slide; 3] {
-        let mut slides = [Slide::ONE; 3];
-        let first = slides.len() - axes.len();
-        for (i, axis) in axes.iter().enumerate() {
-            slides[first + i] = Slide {
-                len: sizes[i],
-                places: places[i],
-                size: axis.size,
-                stride: axis.stride,
-                dilation: axis.dilation,
-                before: axis.before,
-            };
-        }
-        slides
-    }
-
     fn windows(&self, op: &ops::Windows) -> Call {
         let x = &self.inputs[0];
         let outer = x.len() - op.axes.len();
@@ -589,7 +572,7 @@ impl<'a> Sizes<'a> {
         Call::Windows(Windows {
             batch: x[..op.batch_axes].iter().product(),
             channels: x[op.batch_axes..outer].iter().product(),
-            axes: Self::slides(&op.axes, &x[outer..], places),
+            axes: Slide::three(&op.axes, &x[outer..], places),
             padding: op.padding,
         })
     }
@@ -601,14 +584,14 @@ impl<'a> Sizes<'a> {
             groups: op.groups,
             inner: x[1] / op.groups,
             outer: output[1] / op.groups,
-            axes: Self::slides(&op.axes, &x[2..], &output[2..]),
+            axes: Slide::three(&op.axes, &x[2..], &output[2..]),
         };
         Call::Conv(Conv::new(shape, op.activation))
     }
 
     fn pool(&self, op: &ops::Pool) -> Call {
         let (x, outer) = (&self.inputs[0], self.output.len() - op.axes.len());
-        let axes = Self::slides(&op.axes, &x[outer..], &self.output[outer..]);
+        let axes = Slide::three(&op.axes, &x[outer..], &self.output[outer..]);
         let planes = x[..outer].iter().product();
         Call::Pool(Pool::new(op.function, planes, axes))
     }

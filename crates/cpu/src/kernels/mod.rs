@@ -79,10 +79,24 @@ pub(crate) fn for_tasks(
     work: usize,
     body: &(dyn Fn(usize, usize) + Sync),
 ) {
-    if work < SERIAL_WORK || tasks < 2 {
-        (0..tasks).for_each(|task| body(task, 0));
+    let threads = match work < SERIAL_WORK || tasks < 2 {
+        true => 1,
+        false => ctx.threads.count(),
+    };
+    run_tasks(ctx, threads, tasks, body);
+}
+
+/// Runs tasks on the pool, in one chunk per thread, or on the calling thread if one thread is enough.
+pub(crate) fn run_tasks(
+    ctx: &Context<'_>,
+    threads: usize,
+    tasks: usize,
+    task: &(dyn Fn(usize, usize) + Sync),
+) {
+    if threads == 1 {
+        (0..tasks).for_each(|i| task(i, 0));
     } else {
-        ctx.threads.run_chunked(tasks, body);
+        ctx.threads.run_chunked(tasks, task);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pooling: the maximum or the sum of each window.
 
 use super::operands::{f32s, operands, require_f32};
-use super::windows::{MAX_WINDOW_AXES, PaddedAxes, WindowAxis};
+use super::windows::{PaddedAxes, WindowAxis, axes_before};
 use super::{DimFormatter, OpDefinition};
 use crate::tensor_type::TensorType;
 use crate::{Bindings, Value};
@@ -33,7 +33,7 @@ impl PoolFunction {
 pub struct Pool {
     /// How the window slides along each of the last axes of `x`; one to three.
     pub axes: Vec<WindowAxis>,
-    /// What a window is pooled to.
+    /// How the elements of a window become one.
     pub function: PoolFunction,
 }
 
@@ -51,11 +51,7 @@ impl OpDefinition for Pool {
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
         require_f32("x", x)?;
-        let count = self.axes.len();
-        let outer = x.shape.len().checked_sub(count);
-        let outer = outer.filter(|_| (1..=MAX_WINDOW_AXES).contains(&count));
-        let outer =
-            outer.ok_or_else(|| format!("cannot slide along {count} axes of {:?}", x.shape))?;
+        let outer = axes_before(&self.axes, x, 0)?;
         let mut shape = x.shape.clone();
         for (axis, len) in self.axes.iter().zip(&mut shape[outer..]) {
             *len = axis.windows(*len)?;

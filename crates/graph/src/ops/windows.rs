@@ -133,6 +133,18 @@ impl PaddedAxes {
     }
 }
 
+/// The number of axes of `x` before those that windows slide along, at least `least`.
+pub(super) fn axes_before(
+    axes: &[WindowAxis],
+    x: &TensorType,
+    least: usize,
+) -> Result<usize, String> {
+    let (count, rank) = (axes.len(), x.shape.len());
+    let outer = rank.checked_sub(count).filter(|n| *n >= least);
+    let outer = outer.filter(|_| (1..=MAX_WINDOW_AXES).contains(&count));
+    outer.ok_or_else(|| format!("cannot slide along {count} axes of {rank} behind {least}"))
+}
+
 /// All indices of three axes, in row-major order.
 fn cube(sizes: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
     let [first, second, third] = sizes;
@@ -168,17 +180,7 @@ impl OpDefinition for Windows {
     fn infer(&self, inputs: &[&TensorType]) -> Result<TensorType, String> {
         let [x] = operands(inputs)?;
         require_f32("x", x)?;
-        let count = self.axes.len();
-        let outer = x.shape.len().checked_sub(count);
-        let outer =
-            outer.filter(|n| *n >= self.batch_axes && (1..=MAX_WINDOW_AXES).contains(&count));
-        let outer = outer.ok_or_else(|| {
-            format!(
-                "cannot slide along {count} axes of {} behind {}",
-                x.shape.len(),
-                self.batch_axes
-            )
-        })?;
+        let outer = axes_before(&self.axes, x, self.batch_axes)?;
         let mut shape = x.shape[..self.batch_axes].to_vec();
         for (axis, len) in self.axes.iter().zip(&x.shape[outer..]) {
             shape.push(axis.windows(*len)?);

@@ -47,7 +47,7 @@ pub(crate) struct Direction {
     pub(crate) input_forget: bool,
 }
 
-/// What a direction remembers: hidden values and, for an LSTM, the cell, `[batch, hidden]` each.
+/// The state of a direction: hidden values and, for an LSTM, the cell, `[batch, hidden]` each.
 #[derive(Clone, Copy)]
 pub(crate) struct State {
     pub(crate) h: TensorId,

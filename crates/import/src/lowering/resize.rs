@@ -84,7 +84,7 @@ impl Interpolation {
     }
 }
 
-/// What an interpolation does where it has more elements than results, and at the border.
+/// How an interpolation treats inputs that are larger than the result, and elements at the border.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Filter {
     /// Whether each result is made of all elements between its neighbours.

@@ -163,7 +163,7 @@ impl<'a> Inliner<'a> {
                 let mut branches = vec![];
                 if attributes.iter().any(has_bodies) {
                     branches = self.branches(node, &attributes, scope)?;
-                    // What bodies read comes behind the operands of a loop, of which the first two may be omitted.
+                    // The tensors that a body reads are appended to the operands; the first two operands of a loop may be omitted.
                     if op == "Loop" && inputs.len() < 2 {
                         inputs.resize(2, String::new());
                     }

@@ -32,7 +32,7 @@ impl SizeTree {
     /// The value under values of the symbols.
     ///
     /// # Errors
-    /// What has no value: a symbol, a function that is not supported, or a sum that overflows.
+    /// The part that has no value: a symbol, a function that is not supported, or a sum that overflows.
     pub(super) fn value(&self, symbol: &dyn Fn(&str) -> Option<i64>) -> Result<i64, String> {
         match self {
             SizeTree::Number(number) => Ok(*number),

@@ -13,6 +13,8 @@ pub(super) struct Copies {
     /// Places of a block along the last two axes. A block with more than one row has whole rows.
     pub(super) rows: usize,
     pub(super) width: usize,
+    /// Blocks along each axis.
+    counts: [usize; 3],
     /// Phases of the stride along the last two axes that a kernel reads.
     phases: [usize; 2],
     /// Rows of a phase's copy.
@@ -76,6 +78,11 @@ impl Copies {
             padding,
             rows,
             width,
+            counts: [
+                a.places,
+                b.places.div_ceil(rows.max(1)),
+                c.places.div_ceil(width.max(1)),
+            ],
             phases,
             lines,
             line,
@@ -88,25 +95,14 @@ impl Copies {
         self.axes[0].size * self.phases[0] * self.phases[1] * self.lines * self.line
     }
 
-    /// Blocks along each axis.
-    fn counts(&self) -> [usize; 3] {
-        let [a, b, c] = self.axes;
-        let parts = |count: usize, part: usize| count.div_ceil(part.max(1));
-        [
-            a.places,
-            parts(b.places, self.rows),
-            parts(c.places, self.width),
-        ]
-    }
-
     /// Blocks of an output plane.
     pub(super) fn blocks(&self) -> usize {
-        self.counts().iter().product()
+        self.counts.iter().product()
     }
 
     /// Block `index` of an output plane.
     pub(super) fn block(&self, index: usize) -> Block {
-        let [_, down, across] = self.counts();
+        let [_, down, across] = self.counts;
         let [_, b, c] = self.axes;
         let first = [
             index / across / down,

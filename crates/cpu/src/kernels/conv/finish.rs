@@ -1,4 +1,4 @@
-//! What follows the sums of a convolution: bias, residual, activation.
+//! Adds bias and residual to the sums of a convolution and applies its activation.
 
 use crate::kernels::elementwise::functions::{Identity, VectorFunction, with_activation};
 use crate::kernels::split_vectors;

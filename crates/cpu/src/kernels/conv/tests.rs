@@ -120,7 +120,7 @@ fn check(
             groups,
             inner,
             outer: weight_shape[0] / groups,
-            axes: slides(&op.axes, sizes, &shape[2..]),
+            axes: Slide::three(&op.axes, sizes, &shape[2..]),
         };
         for isa in Isa::available() {
             let mut first: Option<Vec<f32>> = None;
@@ -149,25 +149,9 @@ fn check(
     }
 }
 
-fn slides(axes: &[WindowAxis], sizes: &[usize], places: &[usize]) -> [Slide; 3] {
-    let mut slides = [Slide::ONE; 3];
-    let first = slides.len() - axes.len();
-    for (i, axis) in axes.iter().enumerate() {
-        slides[first + i] = Slide {
-            len: sizes[i],
-            places: places[i],
-            size: axis.size,
-            stride: axis.stride,
-            dilation: axis.dilation,
-            before: axis.before,
-        };
-    }
-    slides
-}
-
 fn compute(ctx: &Context<'_>, op: &Conv, operands: &[&Value], len: usize) -> Vec<f32> {
     let mut scratch = vec![f32::NAN; op.scratch(ctx.threads.count()) / 4];
-    // What follows the result must stay as it is.
+    // The elements behind the result must stay NaN.
     let mut out = vec![f32::NAN; len + 64];
     let at = |i: usize| {
         operands

@@ -6,7 +6,7 @@ pub(crate) mod pack;
 pub(crate) mod tiles;
 
 use super::Epilogue;
-use crate::kernels::Context;
+use crate::kernels::{Context, run_tasks};
 use crate::simd::LANES;
 use graph::ops::Activation;
 use microkernel::{Gemm, Lhs, PANEL_COLUMNS, Rhs};
@@ -166,20 +166,6 @@ impl MatMul {
                 ..Epilogue::NONE
             },
         }
-    }
-}
-
-/// Runs tasks on the pool, in one chunk per thread, or on the calling thread if one thread is enough.
-fn run_tasks(
-    ctx: &Context<'_>,
-    threads: usize,
-    tasks: usize,
-    task: &(dyn Fn(usize, usize) + Sync),
-) {
-    if threads == 1 {
-        (0..tasks).for_each(|i| task(i, 0));
-    } else {
-        ctx.threads.run_chunked(tasks, task);
     }
 }
 

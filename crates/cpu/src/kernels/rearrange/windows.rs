@@ -1,6 +1,7 @@
 //! Sliding windows (im2col).
 
 use crate::kernels::{Context, SendPtr, for_row_ranges};
+use graph::ops::WindowAxis;
 
 /// How a window slides along one axis.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,23 @@ impl Slide {
         dilation: 1,
         before: 0,
     };
+
+    /// Windows along the last axes of an operand, as three axes.
+    pub(crate) fn three(axes: &[WindowAxis], sizes: &[usize], places: &[usize]) -> [Slide; 3] {
+        let mut slides = [Slide::ONE; 3];
+        let first = slides.len() - axes.len();
+        for (i, axis) in axes.iter().enumerate() {
+            slides[first + i] = Slide {
+                len: sizes[i],
+                places: places[i],
+                size: axis.size,
+                stride: axis.stride,
+                dilation: axis.dilation,
+                before: axis.before,
+            };
+        }
+        slides
+    }
 
     /// The element of the axis under element `within` of the window at `place`; `None` in the padding.
     #[inline(always)]

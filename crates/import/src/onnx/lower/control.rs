@@ -25,7 +25,7 @@ pub(super) fn rule(op: &str) -> Option<ControlRule> {
 /// Limit on the nodes that the unrolled loops of a model add.
 const MAX_UNROLLED_NODES: usize = 1 << 16;
 
-/// What a name stands for: a tensor, or a sequence of tensors.
+/// The value that a name is bound to: a tensor, or a sequence of tensors.
 #[derive(Clone, Debug)]
 pub(super) enum Operand {
     Tensor(TensorId),
@@ -40,7 +40,7 @@ pub(super) struct Bound {
 }
 
 impl<'a> OnnxLowering<'a> {
-    /// What a name stands for.
+    /// The value that a name is bound to.
     pub(super) fn bound(&mut self, name: &str) -> Result<Bound, String> {
         let operand = match self.sequences.get(name) {
             Some(list) => Operand::Sequence(list.clone()),

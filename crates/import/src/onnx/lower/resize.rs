@@ -11,7 +11,7 @@ use crate::lowering::{Coordinates, Filter, Interpolation, LoweringBuilder, Neare
 /// Limit on the elements of a resized axis, whose places are listed in a constant.
 const MAX_SIZE: usize = 1 << 24;
 
-/// What becomes of an axis.
+/// The size and the scale that an axis is resized to.
 #[derive(Clone, Copy)]
 struct Target {
     /// The result's size.

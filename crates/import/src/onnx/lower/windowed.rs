@@ -117,7 +117,7 @@ pub(super) fn conv_sizes(
     })
 }
 
-/// What a transposed convolution leaves out before and after each axis, and by how much each axis is longer.
+/// The padding of each axis of a transposed convolution, which crops the result, and the elements that are added at its end.
 #[allow(
     clippy::type_complexity,
     reason = "two lists with an entry for each axis"
