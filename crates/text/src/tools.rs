@@ -2,6 +2,7 @@
 
 mod calls;
 mod literal;
+mod literal_copy;
 mod parser;
 mod stream;
 
@@ -502,7 +503,28 @@ mod tests {
             // Another tool, arguments before the name, and another form.
             (r#"<tool_call>{"name": "other", "arguments": {"a": 1"#, None),
             (r#"<tool_call>{"arguments": {"a": 1}, "name": "ad"#, None),
-            ("<|tool_call>call:add{a:<|\"|>x", None),
+            (r#"<|tool_call>call:other{a:1"#, None),
+            ("[add(a=1", None),
+            (
+                "<|tool_call>call:add{a:<|\"|>x \"y\n<|",
+                Some(r#"{"a":"x \"y\n"#),
+            ),
+            (
+                "<|tool_call>call:add{a:<|\"|>x<|\"|>,n:[1, {k:tr",
+                Some(r#"{"a":"x","n":[1,{"k":"#),
+            ),
+            (
+                r#"<|tool_call_start|>[add(a='it\'s \u00e9 \u00"#,
+                Some(r#"{"a":"it's é "#),
+            ),
+            (
+                r#"<|tool_call_start|>[add(n=1, a=("x", None), "#,
+                Some(r#"{"n":1,"a":["x",null]"#),
+            ),
+            (
+                "```json\n{\"name\": \"add\", \"arguments\": {\"a\": \"```\\n",
+                Some(r#"{"a":"```\n"#),
+            ),
         ] {
             let wanted = arguments.map(|text| ("add".to_owned(), text.to_owned()));
             assert_eq!(begun(text), wanted, "{text}");
@@ -512,6 +534,17 @@ mod tests {
     #[test]
     fn a_call_that_was_begun_stays_one() {
         for (text, shown, calls) in [
+            // Literals that are cut, and those that are none.
+            (
+                "<|tool_call>call:add{a:<|\"|>b",
+                "",
+                vec![call("add", r#"{"a":"b"#)],
+            ),
+            (
+                "<|tool_call_start|>[add(a=1, find(n=2)]<|tool_call_end|>",
+                "find(n=2)",
+                vec![call("add", r#"{"a":1"#)],
+            ),
             // Cut in the arguments, and after them.
             (
                 r#"<tool_call>{"name": "add", "arguments": {"a": "b"#,

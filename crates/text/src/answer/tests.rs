@@ -245,8 +245,8 @@ fn gemma_lfm_and_granite_calls() {
     );
     // What is no call is text, with its marks.
     for text in [
-        "<|tool_call_start|>[weather(city=]<|tool_call_end|>",
-        "<|tool_call>call:weather{city:<tool_call|>",
+        "<|tool_call_start|>[weather(city]<|tool_call_end|>",
+        "<|tool_call>call:weather{city<tool_call|>",
         "<|tool_call|>nothing",
     ] {
         assert_eq!(parse(LFM, "", text), [content(text)]);

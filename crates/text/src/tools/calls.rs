@@ -255,8 +255,7 @@ fn python_calls(text: &str) -> Option<Vec<ToolCall>> {
     let mut rest = inner.unwrap_or(text).trim();
     while !rest.is_empty() {
         let (name, after) = rest.split_once('(')?;
-        let is_name = |c: char| c.is_alphanumeric() || "_.-".contains(c);
-        if name.is_empty() || !name.chars().all(is_name) {
+        if name.is_empty() || !name.chars().all(is_name_char) {
             return None;
         }
         let mut literals = Literals::new(after);
@@ -267,6 +266,11 @@ fn python_calls(text: &str) -> Option<Vec<ToolCall>> {
             .trim_start_matches([',', ';', ' ', '\n', '\t']);
     }
     (!calls.is_empty()).then_some(calls)
+}
+
+/// Whether the name of a function that Python calls may hold this character.
+pub(super) fn is_name_char(c: char) -> bool {
+    c.is_alphanumeric() || "_.-".contains(c)
 }
 
 fn call_with(name: &str, arguments: Value) -> ToolCall {

@@ -3,9 +3,11 @@
 use serde_json::{Map, Value};
 
 /// The maximum nesting of lists and maps.
-const MAX_NESTING: usize = 64;
+pub(super) const MAX_NESTING: usize = 64;
 /// Gemma's quotation mark.
-const QUOTE: &str = "<|\"|>";
+pub(super) const QUOTE: &str = "<|\"|>";
+/// The characters that end a value without quotation marks.
+pub(super) const WORD_ENDS: [char; 4] = [',', '}', ']', ')'];
 
 /// The value of a text that is one literal.
 pub(super) fn parse(text: &str) -> Option<Value> {
@@ -144,7 +146,7 @@ impl<'t> Literals<'t> {
     }
 
     /// A quoted text, if one is next; `Some(None)` if it does not end.
-    fn string(&mut self) -> Option<Option<String>> {
+    pub(super) fn string(&mut self) -> Option<Option<String>> {
         if let Some(text) = self.rest.strip_prefix(QUOTE) {
             return Some(text.split_once(QUOTE).map(|(text, rest)| {
                 self.rest = rest;
@@ -160,44 +162,63 @@ impl<'t> Literals<'t> {
                     self.rest = chars.as_str();
                     return Some(Some(text));
                 }
-                '\\' => match chars.next() {
-                    Some('n') => text.push('\n'),
-                    Some('t') => text.push('\t'),
-                    Some('r') => text.push('\r'),
-                    Some('u') => {
-                        let code = chars.as_str().get(..4);
-                        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
-                        match code.and_then(char::from_u32) {
-                            Some(c) => {
-                                text.push(c);
-                                chars = chars.as_str()[4..].chars();
-                            }
-                            None => text.push_str("\\u"),
-                        }
-                    }
-                    Some(c @ ('\\' | '\'' | '"' | '/')) => text.push(c),
-                    Some(c) => text.extend(['\\', c]),
-                    None => return Some(None),
-                },
+                '\\' => {
+                    let Some((meaning, len)) = unescape(chars.as_str()) else {
+                        return Some(None);
+                    };
+                    text.push_str(&meaning);
+                    chars = chars.as_str()[len..].chars();
+                }
                 c => text.push(c),
             }
         }
         Some(None)
     }
 
-    /// A number, a named constant, or else a text.
     fn word(&mut self) -> Value {
-        let end = self.rest.find([',', '}', ']', ')']);
-        let (word, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        let end = self.rest.find(WORD_ENDS);
+        let (text, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
         self.rest = rest;
-        match word.trim() {
-            "true" | "True" => true.into(),
-            "false" | "False" => false.into(),
-            "null" | "None" => Value::Null,
-            word => match serde_json::from_str(word) {
-                Ok(number) => Value::Number(number),
-                Err(_) => word.into(),
-            },
-        }
+        word(text)
     }
+}
+
+/// The value of a text without quotation marks: a number, a named constant, or else the text.
+pub(super) fn word(text: &str) -> Value {
+    match text.trim() {
+        "true" | "True" => true.into(),
+        "false" | "False" => false.into(),
+        "null" | "None" => Value::Null,
+        text => match serde_json::from_str(text) {
+            Ok(number) => Value::Number(number),
+            Err(_) => text.into(),
+        },
+    }
+}
+
+/// The meaning of a backslash before this text, and the length of the text that belongs to it. `None` if the text is cut.
+pub(super) fn unescape(text: &str) -> Option<(String, usize)> {
+    let c = text.chars().next()?;
+    let meaning = match c {
+        'n' => '\n',
+        't' => '\t',
+        'r' => '\r',
+        '\\' | '\'' | '"' | '/' => c,
+        'u' => {
+            let is_hex = |c: char| c.is_ascii_hexdigit();
+            let digits = text[1..].split(|c| !is_hex(c)).next().unwrap_or_default();
+            if digits.len() < 4 && 1 + digits.len() == text.len() {
+                return None;
+            }
+            let code = digits
+                .get(..4)
+                .and_then(|code| u32::from_str_radix(code, 16).ok());
+            return Some(match code.and_then(char::from_u32) {
+                Some(c) => (c.to_string(), 5),
+                None => ("\\u".to_owned(), 1),
+            });
+        }
+        c => return Some((String::from_iter(['\\', c]), c.len_utf8())),
+    };
+    Some((meaning.to_string(), 1))
 }

@@ -28,6 +28,8 @@ pub struct ToolParser {
     followed: usize,
     /// Text that may be a part of a call.
     held: String,
+    /// The first line of the fence that the text stands in.
+    fence_line: String,
     /// Whether text was shown.
     shown: bool,
     /// Whether the last shown character ended a line.
@@ -44,7 +46,9 @@ enum State {
     Marked(usize),
     /// In JSON at the beginning of the answer, which may be a call.
     Json,
-    /// In a fence, whose content may be a call.
+    /// In the first line of a fence.
+    FenceLine,
+    /// In the text of a fence, which may be a call: behind the first line.
     Fence,
 }
 
@@ -57,6 +61,7 @@ impl ToolParser {
             stream: CallStream::new(),
             followed: 0,
             held: String::new(),
+            fence_line: String::new(),
             shown: false,
             line_ended: true,
             called: false,
@@ -106,6 +111,7 @@ impl ToolParser {
                 }
                 self.follow("", out);
             }
+            State::FenceLine => self.fence_line(out),
             State::Fence => self.fence(out),
         }
     }
@@ -183,7 +189,7 @@ impl ToolParser {
         let blanks = &self.held[..self.held.len() - begun.len()];
         let begins_line = self.line_ended || blanks.contains('\n');
         if begins_line && begun == FENCE {
-            self.state = State::Fence;
+            self.state = State::FenceLine;
             return;
         }
         let opens = MARKS.iter().any(|(open, _)| open.starts_with(begun));
@@ -207,39 +213,55 @@ impl ToolParser {
     }
 
     /// `held` begins with a fence.
-    fn fence(&mut self, out: &mut Vec<ToolPart>) {
-        let begun = self.held.trim_start();
-        let rest = &begun[FENCE.len()..];
-        let Some((name, body)) = rest.split_once('\n') else {
-            let name = rest.trim();
-            if !FENCE_NAMES.iter().any(|known| known.starts_with(name)) {
-                self.show_held(out);
-            }
-            return;
+    fn fence_line(&mut self, out: &mut Vec<ToolPart>) {
+        let name = self.held.trim_start()[FENCE.len()..].trim_start_matches([' ', '\t']);
+        let known = match name.strip_suffix('\n') {
+            Some(name) => FENCE_NAMES.contains(&name.trim()),
+            None => FENCE_NAMES
+                .iter()
+                .any(|known| known.starts_with(name.trim())),
         };
-        if !FENCE_NAMES.contains(&name.trim()) || !calls::may_be_calls(body) {
+        if !known {
             return self.show_held(out);
         }
-        let Some(body) = body.strip_suffix(FENCE) else {
-            return;
-        };
-        match self.tools.parse_known(body) {
-            Some(found) => {
-                out.extend(found.into_iter().map(ToolPart::Call));
-                (self.state, self.called) = (State::Text, true);
-                self.held.clear();
-            }
-            None => self.show_held(out),
+        if name.ends_with('\n') {
+            self.fence_line = std::mem::take(&mut self.held);
+            self.state = State::Fence;
+            self.follow_new();
         }
+    }
+
+    /// `held` is the text of a fence.
+    fn fence(&mut self, out: &mut Vec<ToolPart>) {
+        if !self.stream.has_begun() && !calls::may_be_calls(&self.held) {
+            return self.show_held(out);
+        }
+        if !self.held.ends_with(FENCE) || self.stream.in_json_string() {
+            return self.follow(FENCE, out);
+        }
+        let body = self.held[..self.held.len() - FENCE.len()].to_owned();
+        let found = self.tools.parse_known(&body);
+        if !self.end_stream(&body, found.as_deref(), out) {
+            match found {
+                Some(found) => out.extend(found.into_iter().map(ToolPart::Call)),
+                None => return self.show_held(out),
+            }
+        }
+        (self.state, self.called) = (State::Text, true);
+        self.held.clear();
+        self.fence_line.clear();
     }
 
     fn show_held(&mut self, out: &mut Vec<ToolPart>) {
         self.state = State::Text;
-        let held = std::mem::take(&mut self.held);
+        let held = std::mem::take(&mut self.fence_line) + &std::mem::take(&mut self.held);
         self.show(&held, out);
     }
 
     fn show(&mut self, text: &str, out: &mut Vec<ToolPart>) {
+        if text.is_empty() {
+            return;
+        }
         self.shown |= !text.trim().is_empty();
         self.line_ended = text.ends_with('\n');
         match out.last_mut() {
@@ -261,13 +283,10 @@ impl ToolParser {
                 let calls = self.marked(MARKS[index].0, &held);
                 calls.filter(|calls| self.tools.know(calls))
             }
-            State::Json => self.tools.parse_known(&held),
-            State::Fence => {
-                let body = held.trim_start()[FENCE.len()..].split_once('\n');
-                body.and_then(|(_, body)| self.tools.parse_known(body))
-            }
+            State::FenceLine => None,
+            State::Json | State::Fence => self.tools.parse_known(&held),
         };
-        let streams = matches!(self.state, State::Marked(_) | State::Json);
+        let streams = matches!(self.state, State::Marked(_) | State::Json | State::Fence);
         if streams && self.end_stream(&held, found.as_deref(), &mut out) {
             return out;
         }
@@ -276,8 +295,10 @@ impl ToolParser {
             (None, State::Marked(index)) => {
                 self.show(&format!("{}{held}", MARKS[index].0), &mut out);
             }
-            (None, _) if held.is_empty() => {}
-            (None, _) => self.show(&held, &mut out),
+            (None, _) => {
+                self.held = held;
+                self.show_held(&mut out);
+            }
         }
         out
     }

@@ -1,12 +1,13 @@
 //! `CallStream`: the arguments of tool calls while their text arrives.
 
-use super::calls::{FUNCTION, FUNCTION_END, OfferedTools, PARAMETER, PARAMETER_END};
+use super::calls::{FUNCTION, FUNCTION_END, OfferedTools, PARAMETER, PARAMETER_END, is_name_char};
+use super::literal_copy::{LiteralCopy, Progress};
 use super::{CallPiece, ToolCall, ToolPart, partial_suffix};
 
-/// Follows the text of calls in JSON or XML, and gives the arguments of calls of offered tools as they come.
+/// Follows the text of calls in JSON, XML or literals, and gives the arguments of calls of offered tools as they come.
 ///
 /// A call is begun when its name and the beginning of its arguments are there. From then on it is a call, whatever follows. Calls that
-/// state their arguments before their name, or in another form, are left to the parser of the whole text.
+/// state their arguments before their name are left to the parser of the whole text.
 pub(super) struct CallStream {
     form: Form,
     /// The text that is not read yet.
@@ -34,9 +35,18 @@ enum Form {
         text: bool,
         begun: bool,
     },
+    /// Before the arguments of a call that Gemma writes: `call:NAME{`.
+    GemmaHead,
+    /// Before the arguments of a call that Python writes: `NAME(`.
+    PythonHead,
+    /// In arguments that Gemma or Python writes.
+    Literals { copy: LiteralCopy, gemma: bool },
     /// In what is not streamed.
     Other,
 }
+
+/// The beginning of a call that Gemma writes.
+const GEMMA_CALL: &str = "call:";
 
 impl CallStream {
     pub(super) fn new() -> CallStream {
@@ -46,6 +56,11 @@ impl CallStream {
             calls: vec![],
             open: false,
         }
+    }
+
+    /// Whether the text stands in a string of a call's JSON arguments.
+    pub(super) fn in_json_string(&self) -> bool {
+        matches!(&self.form, Form::JsonArguments(copy) if copy.in_string)
     }
 
     /// Whether a call was begun.
@@ -87,13 +102,15 @@ impl CallStream {
         }
         if self.open {
             let rest = match &self.form {
-                Form::JsonArguments(_) => "",
+                Form::JsonArguments(_) | Form::Literals { .. } => "",
                 Form::XmlBetween { first: true } => "{}",
                 _ => "}",
             };
             self.add(rest, out);
             self.end(out);
-            self.held.clear();
+            if !matches!(self.form, Form::Literals { .. }) {
+                self.held.clear();
+            }
         }
         (self.calls.len(), self.held)
     }
@@ -103,12 +120,9 @@ impl CallStream {
         match &mut self.form {
             Form::Unknown => match self.held.trim_start().chars().next() {
                 None => false,
-                Some('{' | '[') => self.go_on(Form::JsonHead),
+                Some('{') => self.go_on(Form::JsonHead),
                 Some('<') => self.go_on(Form::XmlHead),
-                Some(_) => {
-                    self.form = Form::Other;
-                    false
-                }
+                Some(_) => self.list_or_literals(),
             },
             Form::JsonHead => self.json_head(tools, out),
             Form::JsonArguments(copy) => {
@@ -133,8 +147,106 @@ impl CallStream {
                 self.xml_between(first, tools, out)
             }
             Form::XmlValue { .. } => self.xml_value(tools, out),
+            Form::GemmaHead => self.gemma_head(tools, out),
+            Form::PythonHead => self.python_head(tools, out),
+            Form::Literals { copy, gemma } => {
+                let gemma = *gemma;
+                let mut piece = String::new();
+                let progress = copy.read(&mut self.held, &mut piece);
+                self.add(&piece, out);
+                self.ended_literals(progress, gemma, out)
+            }
             Form::Other => false,
         }
+    }
+
+    /// Learns the form of a text that begins with a list, a name or `call:`.
+    fn list_or_literals(&mut self) -> bool {
+        let begun = self.held.trim_start();
+        let form = match begun.strip_prefix('[').map(str::trim_start) {
+            Some("") => return false,
+            Some(item) if item.starts_with('{') => Form::JsonHead,
+            Some(_) => Form::PythonHead,
+            None if begun.starts_with(GEMMA_CALL) => Form::GemmaHead,
+            None if GEMMA_CALL.starts_with(begun) => return false,
+            None => Form::PythonHead,
+        };
+        self.go_on(form)
+    }
+
+    fn gemma_head(&mut self, tools: &OfferedTools, out: &mut Vec<ToolPart>) -> bool {
+        let begun = self.held.trim_start_matches([',', ' ', '\n', '\r', '\t']);
+        let Some(head) = begun.strip_prefix(GEMMA_CALL) else {
+            if !GEMMA_CALL.starts_with(begun) {
+                self.form = Form::Other;
+            }
+            return false;
+        };
+        let Some((name, arguments)) = head.split_once('{') else {
+            return false;
+        };
+        let (name, arguments) = (name.trim().to_owned(), arguments.to_owned());
+        self.begin_literals(&name, arguments, true, tools, out)
+    }
+
+    fn python_head(&mut self, tools: &OfferedTools, out: &mut Vec<ToolPart>) -> bool {
+        let between = ['[', ']', ',', ';', ' ', '\n', '\r', '\t'];
+        let begun = self.held.trim_start_matches(between);
+        let (name, arguments) = match begun.split_once('(') {
+            Some((name, arguments)) => (name, Some(arguments.to_owned())),
+            None => (begun, None),
+        };
+        if !name.chars().all(is_name_char) {
+            self.form = Form::Other;
+            return false;
+        }
+        let Some(arguments) = arguments else {
+            return false;
+        };
+        let name = name.to_owned();
+        self.begin_literals(&name, arguments, false, tools, out)
+    }
+
+    /// Begins a call with arguments that Gemma or Python writes, if its tool was offered and its first key is there.
+    fn begin_literals(
+        &mut self,
+        name: &str,
+        mut arguments: String,
+        gemma: bool,
+        tools: &OfferedTools,
+        out: &mut Vec<ToolPart>,
+    ) -> bool {
+        let mut copy = match gemma {
+            true => LiteralCopy::map(),
+            false => LiteralCopy::keywords(),
+        };
+        let mut begun = "{".to_owned();
+        let progress = copy.read(&mut arguments, &mut begun);
+        if begun.len() == 1 && progress == Progress::Partial {
+            return false;
+        }
+        if !tools.has(name) || begun.len() == 1 {
+            self.form = Form::Other;
+            return false;
+        }
+        self.held = arguments;
+        self.begin(name, out);
+        self.add(&begun, out);
+        self.form = Form::Literals { copy, gemma };
+        self.ended_literals(progress, gemma, out)
+    }
+
+    /// Goes on behind a call's literals if they have ended.
+    fn ended_literals(&mut self, progress: Progress, gemma: bool, out: &mut Vec<ToolPart>) -> bool {
+        let ended = progress == Progress::Ended;
+        if ended {
+            self.end(out);
+            self.form = match gemma {
+                true => Form::GemmaHead,
+                false => Form::PythonHead,
+            };
+        }
+        ended
     }
 
     fn go_on(&mut self, form: Form) -> bool {
@@ -326,7 +438,7 @@ fn next_mark(text: &str) -> Option<usize> {
 }
 
 /// A text as it stands within a JSON string.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
