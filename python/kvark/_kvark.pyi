@@ -261,6 +261,7 @@ class Model:
         threads: int | None = None,
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
+        state_type: Literal["f32", "f16"] = "f32",
         device: str = "cpu",
         memory_limit: int | None = None,
         expert_budget: int | None = None,

@@ -19,6 +19,7 @@ class Model(_kvark.Model):
     context: the largest number of tokens of a sequence; the model's own without it
     threads: of the CPU; one for each core without it
     cache_type_k, cache_type_v: how keys and values are stored: "f32", "f16", "bf16", "f8_e4m3", "q8", "q4" and others
+    state_type: how the states of recurrent layers are stored: "f32", or "f16" in half the memory
     device: "cpu" or "cuda"
     memory_limit: in bytes; the free memory of the machine without it
     expert_budget: bytes of the experts of a mixture of experts that are held in memory; all, or as many as `memory_limit` allows

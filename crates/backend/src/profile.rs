@@ -31,12 +31,15 @@ pub struct ExpertUse {
     pub hits: u64,
     /// Experts that were read from their file.
     pub misses: u64,
+    /// Misses that were prefetched while the layer before ran.
+    pub foreseen: u64,
 }
 
 impl AddAssign for ExpertUse {
     fn add_assign(&mut self, other: ExpertUse) {
         self.hits += other.hits;
         self.misses += other.misses;
+        self.foreseen += other.foreseen;
     }
 }
 

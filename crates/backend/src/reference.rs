@@ -254,6 +254,7 @@ fn run_states(
     let [_, pool] = pools;
     for head in 0..pool.heads {
         let mut state = vec![0.0; pool.dim];
+        let mut encoded = vec![0; pool.storage.row_bytes(pool.dim)];
         for (token, (source, cell)) in plan.sources.iter().zip(&plan.writes).enumerate() {
             match *source {
                 StateSource::Zero => state.fill(0.0),
@@ -261,11 +262,11 @@ fn run_states(
                 StateSource::Cell(cell) => state.copy_from_slice(pool.row(head, cell)),
             }
             update(token, head, &mut state);
+            // Rounded after every token, stored or not.
+            row_codec::encode(pool.storage, &state, &mut encoded);
+            row_codec::decode(pool.storage, &encoded, &mut state);
             if *cell != NO_CELL {
-                let storage = pool.storage;
-                pool.set(head, *cell, |bytes| {
-                    row_codec::encode(storage, &state, bytes)
-                });
+                pool.set(head, *cell, |bytes| bytes.copy_from_slice(&encoded));
             }
         }
     }

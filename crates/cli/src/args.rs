@@ -208,6 +208,9 @@ pub(crate) struct EngineArgs {
     /// Most memory that snapshots of recurrent layers' states may take, such as 64M; a model of attention alone has none
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = byte_size)]
     state_budget: u64,
+    /// Storage type of recurrent layers' states: f32 or f16 (half the memory, rounded after every token)
+    #[arg(long, value_name = "TYPE", default_value = "f32", hide_possible_values = true, value_parser = state_storage_names())]
+    state_type: KvStorage,
     /// Keep a snapshot of recurrent layers' states after every N tokens of a prompt, where conversations can be continued
     /// differently; 0 keeps them only where prompts begin and end
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -378,6 +381,18 @@ pub(crate) fn storage_names() -> NamedValue<KvStorage> {
     NamedValue::new(KvStorage::ALL.map(KvStorage::name), storage)
 }
 
+/// The types that states are stored in.
+const STATE_STORAGES: [KvStorage; 2] = [KvStorage::F32, KvStorage::F16];
+
+pub(crate) fn state_storage_names() -> NamedValue<KvStorage> {
+    NamedValue::new(STATE_STORAGES.map(KvStorage::name), |name| {
+        let known = STATE_STORAGES
+            .into_iter()
+            .find(|known| known.name() == name);
+        known.ok_or_else(|| "must be one of f32, f16".to_owned())
+    })
+}
+
 fn storage(name: &str) -> Result<KvStorage, String> {
     KvStorage::from_name(name).ok_or_else(|| {
         format!(
@@ -421,6 +436,7 @@ impl EngineArgs {
             preallocate: self.preallocate,
             state_bytes: as_bytes(self.state_budget),
             state_interval: self.state_interval,
+            state_storage: self.state_type,
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),

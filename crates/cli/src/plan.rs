@@ -74,6 +74,9 @@ pub(crate) struct Plan {
     /// Most memory that snapshots of recurrent layers' states may take, such as 64M; a model of attention alone has none
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = args::byte_size)]
     state_budget: u64,
+    /// Storage type of recurrent layers' states: f32 or f16
+    #[arg(long, value_name = "TYPE", default_value = "f32", hide_possible_values = true, value_parser = args::state_storage_names())]
+    state_type: KvStorage,
     /// Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     expert_budget: Option<u64>,
@@ -272,6 +275,7 @@ impl Plan {
             value_storage: storage.unwrap_or(self.cache_type_v),
             max_logit_rows: self.parallel as usize,
             state_bytes: args::as_bytes(self.state_budget),
+            state_storage: self.state_type,
             memory: self
                 .mem_limit
                 .map_or(MemoryLimit::Machine, MemoryLimit::Bytes),

@@ -254,6 +254,49 @@ fn a_prompt_finds_the_experts_that_are_held() {
     );
 }
 
+/// Experts that follow those of the layer before are prefetched once they were seen together.
+#[test]
+fn the_next_layers_experts_are_foreseen() {
+    let folder = Folder::new("foreseen");
+    let graph = model(&folder.0);
+    let cpu = Cpu::new().unwrap();
+    let minimum = footprint(&graph, &folder.options(None))
+        .experts
+        .unwrap()
+        .minimum;
+    let mut executable = cpu
+        .compile(graph.clone(), &folder.options(Some(minimum)))
+        .unwrap();
+    executable.set_profiling(true);
+    // Four kinds of tokens in turn, each with two experts of its own in every layer.
+    let step = |token: usize| {
+        let mut inputs = vec![Value::f32([1, WIDTH], vec![0.5; WIDTH])];
+        for layer in 0..LAYERS.len() {
+            let mut logits = vec![0.0; COUNT];
+            let first = 2 * (token % 4) + layer;
+            logits[first % COUNT] = 9.0;
+            logits[(first + 7) % COUNT] = 8.0;
+            inputs.push(Value::f32([1, COUNT], logits));
+        }
+        inputs
+    };
+    let uses = |executable: &dyn Executable| {
+        let uses = executable.profile().into_iter().map(|node| node.experts);
+        uses.fold((0, 0), |(m, f), u| (m + u.misses, f + u.foreseen))
+    };
+    for token in 0..8 {
+        run(&mut *executable, &step(token));
+    }
+    let (misses, foreseen) = uses(&*executable);
+    for token in 0..32 {
+        run(&mut *executable, &step(token));
+    }
+    let later = uses(&*executable);
+    let (misses, foreseen) = (later.0 - misses, later.1 - foreseen);
+    assert!(misses > 32, "{misses} misses");
+    assert_eq!(foreseen, misses);
+}
+
 #[test]
 fn a_budget_that_cannot_be_kept_is_refused() {
     let folder = Folder::new("refused");

@@ -150,6 +150,9 @@ pub struct StatePolicy {
     pub slots: u32,
     /// A snapshot is kept after every position of a prompt that is a multiple of this; 0 keeps none inside prompts.
     pub interval: u32,
+    /// How states are stored, f32 or f16. A state in f16 is rounded after every token, so that it is the same wherever a sequence is
+    /// divided into steps.
+    pub storage: KvStorage,
 }
 
 impl Default for StatePolicy {
@@ -157,6 +160,7 @@ impl Default for StatePolicy {
         StatePolicy {
             slots: 32,
             interval: 256,
+            storage: KvStorage::F32,
         }
     }
 }
@@ -228,10 +232,10 @@ impl CacheConfig {
         self.layers.iter().any(LayerConfig::is_state)
     }
 
-    /// How a side of a layer is stored: states in f32, so that they are the same wherever a sequence is divided into steps.
+    /// How a side of a layer is stored.
     pub fn storage(&self, layer: usize, side: Side) -> KvStorage {
         match side {
-            _ if self.layers[layer].is_state() => KvStorage::F32,
+            _ if self.layers[layer].is_state() => self.states.storage,
             Side::Key => self.key_storage,
             Side::Value => self.value_storage,
         }
@@ -267,7 +271,10 @@ impl CacheConfig {
                 _ => {}
             }
         }
-        let slots = self.states.slots;
+        let StatePolicy { slots, storage, .. } = self.states;
+        if !matches!(storage, KvStorage::F32 | KvStorage::F16) {
+            return bad(format!("states in {storage}, must be in f32 or f16"));
+        }
         if self.has_states() && !(2..=max).contains(&slots) {
             return bad(format!("{slots} states, must be at least 2"));
         }

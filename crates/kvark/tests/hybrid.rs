@@ -4,11 +4,13 @@
 mod common;
 
 use common::GenerateForms;
+use kvark::cache::KvStorage;
 use kvark::engine::{
     CacheReport, CacheSource, Engine, MissReason, Request, RequestEvent, SchedulerOptions,
 };
 use kvark::generate::{BatchToken, GenerateOptions, Sampler, SamplerOptions};
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
+use kvark::snapshot::Snapshot;
 use kvark::speculative::{SpecOptions, SpecType, Speculator, VerifyCosts};
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
 use std::path::Path;
@@ -403,4 +405,64 @@ fn kinds_without_states_refuse_by_name() {
     let error = runner.batch().enable_context_shift(4).unwrap_err();
     let expected = "the state of blk.0.ssm_conv1d (causal_conv) cannot be moved";
     assert!(error.to_string().contains(expected), "{error}");
+}
+
+/// States in f16 are rounded after every token: they are the same in steps of any size, near those in f32, and half as large.
+#[test]
+fn states_in_f16_do_not_depend_on_steps() {
+    let folder = std::env::temp_dir().join(format!("kvark-hybrid-f16-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let half = |max_step_tokens| RunnerOptions {
+        state_storage: KvStorage::F16,
+        max_step_tokens,
+        ..runner_options()
+    };
+    let cpu = Cpu::new().unwrap();
+    for name in MODELS {
+        let model = model(name);
+        let prompt = tokens(90, 4);
+        let exact = cold(&model, &prompt);
+        let logits = |options: &RunnerOptions| {
+            let mut runner = Runner::new(&model, &cpu, options).unwrap();
+            runner.feed(&prompt, |_| true).unwrap();
+            runner.logits().to_vec()
+        };
+        let expected = logits(&half(32));
+        for step in [1, 7, 64] {
+            assert_eq!(logits(&half(step)), expected, "{name} in steps of {step}");
+        }
+        assert_ne!(expected, exact, "{name}");
+        let spread = exact.iter().map(|x| x * x).sum::<f32>() / exact.len() as f32;
+        let far = exact.iter().zip(&expected).map(|(a, b)| (a - b).powi(2));
+        let distance = (far.sum::<f32>() / exact.len() as f32 / spread).sqrt();
+        assert!(distance < 0.01, "{name}: {distance}");
+
+        // A saved sequence goes on with the same bits, and only where states have the same type.
+        let path = folder.join(name);
+        let mut runner = Runner::new(&model, &cpu, &half(32)).unwrap();
+        runner.feed(&prompt[..60], |_| true).unwrap();
+        runner.save(&model, &path, &[]).unwrap();
+        let snapshot = Snapshot::open(&path).unwrap();
+        let kept = snapshot.restorable().longest(59);
+        let mut restored = Runner::new(&model, &cpu, &half(32)).unwrap();
+        restored.restore(&model, &snapshot, kept).unwrap();
+        restored.feed(&prompt[kept..], |_| true).unwrap();
+        assert_eq!(restored.logits(), expected, "{name} restored");
+        let mut other = Runner::new(&model, &cpu, &runner_options()).unwrap();
+        let error = other
+            .restore(&model, &snapshot, kept)
+            .unwrap_err()
+            .to_string();
+        let reason = "its states are f16, and the session stores f32";
+        assert!(error.contains(reason), "{error}");
+
+        let planned = PlannedModel::try_from(model.artifact()).unwrap();
+        let state_bytes = |options: &RunnerOptions| {
+            let kind = CacheKind::Cells { sequences: 1 };
+            let plan = MemoryPlan::new(&planned, &cpu, options, kind, None).unwrap();
+            plan.cache.state_bytes()
+        };
+        assert_eq!(2 * state_bytes(&half(32)), state_bytes(&runner_options()));
+    }
+    _ = std::fs::remove_dir_all(&folder);
 }

@@ -67,7 +67,7 @@ pub(crate) fn passes(passes: Option<&str>) -> Result<PassSelection> {
 pub(crate) fn runner(
     context: Option<usize>,
     threads: Option<usize>,
-    [cache_type_k, cache_type_v]: [&str; 2],
+    [cache_type_k, cache_type_v, state_type]: [&str; 3],
     [memory_limit, expert_budget]: [Option<u64>; 2],
     run_mode: Option<&str>,
     precision: Option<&str>,
@@ -87,6 +87,13 @@ pub(crate) fn runner(
         context,
         key_storage: storage("cache_type_k", cache_type_k)?,
         value_storage: storage("cache_type_v", cache_type_v)?,
+        state_storage: match storage("state_type", state_type)? {
+            known @ (KvStorage::F32 | KvStorage::F16) => known,
+            _ => {
+                let message = format!("state_type is {state_type:?}, must be one of f32, f16");
+                return Err(Error::argument(message));
+            }
+        },
         memory: memory_limit.map_or(MemoryLimit::Machine, MemoryLimit::Bytes),
         compile,
         ..RunnerOptions::default()

@@ -30,6 +30,8 @@ pub struct RunnerOptions {
     pub state_bytes: usize,
     /// A snapshot of recurrent layers' states is kept after every position of a prompt that is a multiple of this; 0 keeps none there.
     pub state_interval: u32,
+    /// How recurrent layers' states are stored: f32, or f16 in half the memory.
+    pub state_storage: KvStorage,
     /// The memory limit. A plan that exceeds it is refused before weights are loaded.
     pub memory: MemoryLimit,
     /// Threads and executor.
@@ -49,6 +51,7 @@ impl Default for RunnerOptions {
             max_logit_rows: 1,
             state_bytes: 256 << 20,
             state_interval: StatePolicy::default().interval,
+            state_storage: StatePolicy::default().storage,
             memory: MemoryLimit::default(),
             compile: CompileOptions::default(),
         }
@@ -147,6 +150,7 @@ pub(crate) fn cache_config(
         max_context: None,
     };
     let mut config = kv::make_config(&facts, &policy);
+    config.states.storage = options.state_storage;
     config.states = states(&config, options);
     Ok(config)
 }
@@ -162,6 +166,7 @@ fn states(config: &CacheConfig, options: &RunnerOptions) -> StatePolicy {
             .unwrap_or(u32::MAX)
             .min(i32::MAX as u32),
         interval: options.state_interval,
+        storage: options.state_storage,
     }
 }
 

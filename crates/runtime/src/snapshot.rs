@@ -61,6 +61,8 @@ pub struct Snapshot {
 struct LayerRecord {
     facts: LayerConfig,
     first: u32,
+    /// Storage types of keys and values; of a state both.
+    storage: [KvStorage; 2],
     /// Byte ranges and checksums of its keys and values.
     sides: [(Range<usize>, u64); 2],
 }
@@ -233,6 +235,16 @@ impl Snapshot {
             return Err(self.refused(SnapshotErrorKind::Malformed(
                 "its layers are not the model's".into(),
             )));
+        }
+        let states = self.layers.iter().find(|layer| layer.facts.is_state());
+        let wanted = config.states.storage;
+        if let Some(&LayerRecord {
+            storage: [_, found],
+            ..
+        }) = states
+            && found != wanted
+        {
+            return Err(self.refused(SnapshotErrorKind::StateStorageMismatch { found, wanted }));
         }
         check_token_ids(self.tokens.iter().copied(), model.facts().vocab_size)
     }
@@ -421,7 +433,7 @@ impl LayerRecord {
         storage: [KvStorage; 2],
         at: &mut usize,
     ) -> Option<LayerRecord> {
-        let [kv_heads, key_dim, value_dim, window, first, _zero] = {
+        let [kv_heads, key_dim, value_dim, window, first, half_state] = {
             let mut numbers = [0; 6];
             for number in &mut numbers {
                 *number = reader.u32()?;
@@ -447,15 +459,17 @@ impl LayerRecord {
             *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;
             (*at <= reader.bytes.len()).then_some((start..*at, sum))
         };
-        let storage = match facts.is_state() {
-            true => [KvStorage::F32; 2],
-            false => storage,
+        let storage = match (facts.is_state(), half_state) {
+            (false, _) => storage,
+            (true, 0) => [KvStorage::F32; 2],
+            (true, _) => [KvStorage::F16; 2],
         };
         let keys = side(facts.key_dim, storage[0], sums[0])?;
         let values = side(facts.value_dim, storage[1], sums[1])?;
         Some(LayerRecord {
             facts,
             first,
+            storage,
             sides: [keys, values],
         })
     }

@@ -160,10 +160,11 @@ impl StepProfile {
             // Writing to a string does not fail.
             let _ = writeln!(
                 out,
-                "experts: {:.1} hits and {:.1} misses a step, {:.1} % in memory",
+                "experts: {:.1} hits and {:.1} misses a step, {:.1} % in memory; {:.1} of the misses foreseen",
                 per_step(experts.hits),
                 per_step(experts.misses),
-                100.0 * hit_rate(experts)
+                100.0 * hit_rate(experts),
+                per_step(experts.foreseen)
             );
         }
         // Writing to a string does not fail.
@@ -202,6 +203,7 @@ impl StepProfile {
             "experts": self.experts().map(|experts| json!({
                 "hits": experts.hits as f64 / self.steps,
                 "misses": experts.misses as f64 / self.steps,
+                "foreseen": experts.foreseen as f64 / self.steps,
                 "hit_rate": hit_rate(experts),
             })),
         })

@@ -80,7 +80,10 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
     ];
     if states > 0 {
         let one = output::bytes(plan.cache.state_bytes() as u64);
-        let note = format!("{states} states of recurrent layers, {one} each, in f32");
+        let note = format!(
+            "{states} states of recurrent layers, {one} each, in {}",
+            plan.cache.states.storage
+        );
         parts.insert(3, ("states", state_bytes, note));
     }
     if let Some(experts) = plan.experts

@@ -3,6 +3,7 @@
 //! Experts are read into slots when rows choose them. Slots are memory of their own and not pages of the mapped file, because the system
 //! decides how many pages around an address it maps: only copies stay within a budget on every system.
 
+mod companions;
 mod slots;
 
 use super::constants::realigned_bytes;
@@ -12,6 +13,7 @@ use crate::kernels::SendPtr;
 use crate::kernels::matmul::experts::ExpertWeights;
 use backend::{BackendError, BackendErrorKind, CompileOptions, ExpertFootprint, ExpertUse};
 use base::Bytes;
+use companions::Companions;
 use graph::ops::Op;
 use graph::{Graph, TensorId};
 use slots::{History, SlotPlan, Worth};
@@ -177,6 +179,12 @@ struct LoadedLayer {
     /// Calls so far.
     calls: u64,
     uses: ExpertUse,
+    /// What the next layer used with this layer's experts; the first layer of the next step follows the last one.
+    companions: Companions,
+    /// The experts that the last call used, none if they are more than a token uses; `None` before the call's first load.
+    chosen: Option<Vec<u32>>,
+    /// The experts that were prefetched for the coming call.
+    expected: Vec<u32>,
 }
 
 struct Expert {
@@ -218,7 +226,8 @@ impl HotExperts {
             }
         };
         let classes: Vec<Class> = slots.classes.iter().map(class).collect();
-        let layer = |(shape, class): (&ExpertLayer, &usize)| {
+        let next = plan.layers.iter().cycle().skip(1);
+        let layer = |((shape, class), next): ((&ExpertLayer, &usize), &ExpertLayer)| {
             let all = shape.weights.map(source);
             let expert = |index: usize| Expert {
                 sources: std::array::from_fn(|i| {
@@ -236,20 +245,25 @@ impl HotExperts {
                 shape: shape.clone(),
                 calls: 0,
                 uses: ExpertUse::default(),
+                companions: Companions::new(shape.count, next.count),
+                chosen: None,
+                expected: Vec::new(),
             }
         };
-        let layers = plan.layers.iter().zip(&slots.layers).map(layer).collect();
+        let layers = plan.layers.iter().zip(&slots.layers).zip(next);
+        let layers = layers.map(layer).collect();
         Ok(Some(Mutex::new(HotExperts {
             layers,
             classes,
-            memory: SlotMemory::new(slots.bytes())?,
+            memory: SlotMemory::new(slots.slot_bytes())?,
             clock: 0,
         })))
     }
 
-    /// Bytes of all slots.
+    /// Bytes of all slots and of what is known of the experts' companions.
     pub(crate) fn bytes(&self) -> usize {
-        self.memory.bytes
+        let counts: Vec<usize> = self.layers.iter().map(|l| l.shape.count).collect();
+        self.memory.bytes + Companions::bytes(&counts)
     }
 
     /// The experts of a node, at the beginning of a call; `None` if they are all in memory.
@@ -258,6 +272,7 @@ impl HotExperts {
         let layer = &mut self.layers[index];
         layer.calls += 1;
         layer.uses = ExpertUse::default();
+        layer.chosen = None;
         for expert in &mut layer.experts {
             expert.history.begin();
         }
@@ -346,6 +361,30 @@ impl HotLayer<'_> {
         Ok(missing)
     }
 
+    /// Learns from the experts of a token, and returns those that the next layer is likely to need and does not hold.
+    fn foresee(&mut self, used: Vec<u32>) -> Vec<(usize, u32)> {
+        let (index, count) = (self.index, self.all.layers.len());
+        let (previous, next) = ((index + count - 1) % count, (index + 1) % count);
+        let layer = self.layer();
+        let expected = std::mem::take(&mut layer.expected);
+        let is_foreseen = |expert: &&u32| {
+            expected.contains(expert) && layer.experts[**expert as usize].slot.is_none()
+        };
+        layer.uses.foreseen += used.iter().filter(is_foreseen).count() as u64;
+        let layers = &mut self.all.layers;
+        if previous != index {
+            let previous = &mut layers[previous];
+            let chosen = previous.chosen.as_deref().unwrap_or_default();
+            previous.companions.learn(chosen, &used);
+        }
+        let absent = |expert: u32| layers[next].experts[expert as usize].slot.is_none();
+        let companions = &layers[index].companions;
+        let likely = companions.likely(&used, layers[next].shape.used, &absent);
+        layers[next].expected.clone_from(&likely);
+        layers[index].chosen = Some(used);
+        likely.into_iter().map(|expert| (next, expert)).collect()
+    }
+
     /// Takes the slots back from experts that could not be read.
     fn take_slots(&mut self, experts: &[usize]) {
         let class = self.layer().class;
@@ -359,20 +398,30 @@ impl HotLayer<'_> {
 
 impl ExpertWeights for HotLayer<'_> {
     fn load(&mut self, ctx: &Context<'_>, needed: &[u32], next: &[u32]) -> Result<(), String> {
+        let mut likely = Vec::new();
+        if self.layer().chosen.is_none() {
+            // The first load of a call names all that it uses.
+            let used: Vec<u32> = needed.iter().chain(next).copied().collect();
+            match used.len() <= self.layer().shape.used {
+                true => likely = self.foresee(used),
+                false => self.layer().chosen = Some(Vec::new()),
+            }
+        }
         let missing = self.give_slots(needed)?;
         let prefetch = |expert: &Expert| expert.sources.iter().for_each(Bytes::prefetch);
         let layer = &self.all.layers[self.index];
         let next = next.iter().take(READ_AHEAD);
         let next = next.map(|expert| &layer.experts[*expert as usize]);
         let absent = next.filter(|expert| expert.slot.is_none());
-        // The system gets the requests for missing experts before those for later experts.
-        for expert in missing
-            .iter()
-            .map(|index| &layer.experts[*index])
+        let likely = likely.iter();
+        let likely =
+            likely.map(|(layer, expert)| &self.all.layers[*layer].experts[*expert as usize]);
+        // The system gets the requests for missing experts before those for later experts and layers.
+        let missing_experts = missing.iter().map(|index| &layer.experts[*index]);
+        missing_experts
             .chain(absent)
-        {
-            prefetch(expert);
-        }
+            .chain(likely)
+            .for_each(prefetch);
         let offsets = layer.shape.offsets();
         let mut reads: Vec<(Bytes, SendPtr<u8>)> = Vec::new();
         for index in &missing {

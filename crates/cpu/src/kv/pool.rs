@@ -45,12 +45,13 @@ pub(super) struct Writer<'a> {
     pool: PhantomData<&'a mut CpuPool>,
 }
 
-/// The states of a layer, `[heads, cells, elements]` f32.
+/// The states of a layer, `[heads, cells, elements]` of f32 or f16.
 #[derive(Clone, Copy)]
 pub(crate) struct StatePool {
-    start: SendPtr<f32>,
+    start: SendPtr<u8>,
     cells: usize,
-    elements: usize,
+    state_bytes: usize,
+    pub(crate) is_half: bool,
 }
 
 impl StatePool {
@@ -58,10 +59,10 @@ impl StatePool {
     ///
     /// # Safety
     /// The pool must have the head and the cell.
-    pub(crate) unsafe fn at(&self, head: usize, cell: u32) -> *mut f32 {
+    pub(crate) unsafe fn at(&self, head: usize, cell: u32) -> *mut u8 {
         let state = head * self.cells + cell as usize;
         // SAFETY: the caller guarantees that the state lies in the pool.
-        unsafe { self.start.at(state * self.elements) }
+        unsafe { self.start.at(state * self.state_bytes) }
     }
 }
 
@@ -189,13 +190,13 @@ impl CpuPool {
         }
     }
 
-    /// The pool as states, which are stored in f32.
+    /// The pool as states.
     pub(super) fn states(&mut self) -> StatePool {
-        assert_eq!(self.storage, KvStorage::F32, "states are f32");
         StatePool {
-            start: SendPtr(self.bytes.as_mut_ptr().cast()),
+            start: SendPtr(self.bytes.as_mut_ptr()),
             cells: self.cells,
-            elements: self.dim,
+            state_bytes: self.row_bytes(),
+            is_half: self.storage == KvStorage::F16,
         }
     }
 

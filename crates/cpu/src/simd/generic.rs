@@ -132,6 +132,13 @@ impl Simd for Generic {
         halves.map(|h| f16::from_bits(h).to_f32())
     }
 
+    #[inline(never)]
+    unsafe fn store_f16(self, p: *mut u16, v: Self::V) {
+        let halves = v.map(|x| f16::from_f32(x).to_bits());
+        // SAFETY: the caller guarantees sixteen halves at `p`; no alignment is assumed.
+        unsafe { p.cast::<[u16; LANES]>().write_unaligned(halves) }
+    }
+
     #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
         // SAFETY: the caller guarantees eight bytes; no alignment is assumed.

@@ -78,6 +78,11 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// Sixteen half-precision numbers must be readable at `p`.
     unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// Rounds to half precision, ties to even.
+    ///
+    /// # Safety
+    /// Sixteen half-precision numbers must be writable at `p`.
+    unsafe fn store_f16(self, p: *mut u16, v: Self::V);
     /// Converts four f16 to scalars.
     ///
     /// # Safety
@@ -369,6 +374,11 @@ mod tests {
                 }
                 push(s.load_f16(halves.as_ptr()));
                 push(s.load_bf16(brains.as_ptr()));
+                let mut rounded = [0; LANES];
+                s.store_f16(rounded.as_mut_ptr(), s.mul(a, s.splat(1e4)));
+                push(s.load_f16(rounded.as_ptr()));
+                s.store_f16(rounded.as_mut_ptr(), s.mul(a, s.splat(1e-6)));
+                push(s.load_f16(rounded.as_ptr()));
                 push(s.load_u8(bytes.as_ptr()));
                 for v in s.lookup_nibbles(bytes.as_ptr(), a, b) {
                     push(v);

@@ -210,6 +210,16 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, v: Pair) {
+        // SAFETY: the caller guarantees sixteen halves at `p`; F16C is proven.
+        unsafe {
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.0));
+            let high = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.1);
+            _mm_storeu_si128(p.add(8).cast(), high);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn widen4(self, p: *const u8) -> [f32; 4] {
         // SAFETY: the caller guarantees eight bytes; F16C is proven.
         unsafe { std::mem::transmute(_mm_cvtph_ps(_mm_loadl_epi64(p.cast()))) }
@@ -548,6 +558,15 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     unsafe fn load_f16(self, p: *const u16) -> __m512 {
         // SAFETY: the caller guarantees sixteen halves at `p`; AVX-512 is proven.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16, v: __m512) {
+        // SAFETY: the caller guarantees sixteen halves at `p`; AVX-512 is proven.
+        unsafe {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+            _mm256_storeu_si256(p.cast(), halves);
+        }
     }
 
     #[inline(always)]

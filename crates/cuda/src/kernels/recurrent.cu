@@ -13,10 +13,24 @@ struct StatePlan {
     u32 writes, sources;
 };
 
-// A head's state in a cell.
-__device__ __forceinline__ float* state_at(const KvLayer& kv, u32 cell, int head) {
-    return (float*)row_of(kv, true, cell, head, kv.value_row);
+// A head's state in a cell, of f32 or f16.
+struct State {
+    u8* row;
+    bool half;
+
+    __device__ __forceinline__ float load(long long i) const { return half ? half_to_float(((u16*)row)[i]) : ((float*)row)[i]; }
+
+    __device__ __forceinline__ void store(long long i, float x) const {
+        if (half) ((u16*)row)[i] = float_to_half(x);
+        else ((float*)row)[i] = x;
+    }
+};
+
+__device__ __forceinline__ State state_at(const KvLayer& kv, u32 cell, int head) {
+    return {(u8*)row_of(kv, true, cell, head, kv.value_row), kv.value_storage == KV_F16};
 }
+
+__device__ __forceinline__ float rounded_to_half(float x) { return half_to_float(float_to_half(x)); }
 
 struct ConvArgs {
     const float* x;
@@ -39,6 +53,7 @@ __device__ __forceinline__ void convolve(const ConvArgs& a) {
     const StatePlan plan = *(const StatePlan*)(a.step + kv.plan);
     const u32 *sources = a.step + plan.sources, *writes = a.step + plan.writes;
     int first = TAPS - a.taps;
+    bool half = kv.value_storage == KV_F16;
     float weights[TAPS], window[TAPS];
 #pragma unroll
     for (int i = 0; i < TAPS; i++) {
@@ -60,11 +75,11 @@ __device__ __forceinline__ void convolve(const ConvArgs& a) {
             if (token >= a.tokens) break;
             u32 source = sources[token], cell = writes[token];
             if (source != PREVIOUS_STATE) {
-                const float* from = source == ZERO_STATE ? nullptr : state_at(kv, source, 0) + channel;
+                bool zero = source == ZERO_STATE;
+                const State from = state_at(kv, zero ? 0 : source, 0);
 #pragma unroll
                 for (int j = 0; j < TAPS - 1; j++) {
-                    bool held = from != nullptr && j >= first;
-                    window[j] = held ? from[(long long)(j - first) * a.channels] : 0.0f;
+                    window[j] = !zero && j >= first ? from.load((long long)(j - first) * a.channels + channel) : 0.0f;
                 }
             }
             window[TAPS - 1] = x[i];
@@ -72,15 +87,17 @@ __device__ __forceinline__ void convolve(const ConvArgs& a) {
 #pragma unroll
             for (int j = 0; j < TAPS; j++) sum = fmaf(weights[j], window[j], sum);
             a.out[(long long)token * a.channels + channel] = activate(a.activation, sum);
+            // A state in f16 is rounded after every token, so that it does not depend on how tokens are divided into steps.
+            if (half) window[TAPS - 1] = rounded_to_half(window[TAPS - 1]);
 #pragma unroll
             for (int j = 0; j < TAPS - 1; j++) {
                 if (j >= first) window[j] = window[j + 1];
             }
             if (cell != NO_CELL) {
-                float* to = state_at(kv, cell, 0) + channel;
+                const State to = state_at(kv, cell, 0);
 #pragma unroll
                 for (int j = 0; j < TAPS - 1; j++) {
-                    if (j >= first) to[(long long)(j - first) * a.channels] = window[j];
+                    if (j >= first) to.store((long long)(j - first) * a.channels + channel, window[j]);
                 }
             }
         }
@@ -127,6 +144,7 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
     const KvLayer kv = a.layers[a.layer];
     const StatePlan plan = *(const StatePlan*)(a.step + kv.plan);
     const u32 *sources = a.step + plan.sources, *writes = a.step + plan.writes;
+    bool half = kv.value_storage == KV_F16;
     float state[ROWS], next_key[ROWS], next_query[ROWS], next_value = 0.0f, next_decay = 0.0f, next_beta = 0.0f;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) state[r] = next_key[r] = next_query[r] = 0.0f;
@@ -150,11 +168,12 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
         if (token + 1 < a.tokens) load(token + 1);
         u32 source = sources[token], cell = writes[token];
         if (source != PREVIOUS_STATE) {
-            const float* from = source == ZERO_STATE || !exists ? nullptr : state_at(kv, source, head) + column;
+            bool held = source != ZERO_STATE && exists;
+            const State from = state_at(kv, held ? source : 0, head);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 int n = r * STATE_LANES + lane;
-                state[r] = from != nullptr && n < a.depth ? from[(long long)n * a.width] : 0.0f;
+                state[r] = held && n < a.depth ? from.load((long long)n * a.width + column) : 0.0f;
             }
         }
 #pragma unroll
@@ -174,12 +193,16 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
         }
         float sum = column_sum(sums[0] + sums[1]);
         if (exists && lane == 0) a.out[((long long)token * a.heads + head) * a.width + column] = a.scale * sum;
+        if (half) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) state[r] = rounded_to_half(state[r]);
+        }
         if (cell != NO_CELL && exists) {
-            float* to = state_at(kv, cell, head) + column;
+            const State to = state_at(kv, cell, head);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 int n = r * STATE_LANES + lane;
-                if (n < a.depth) to[(long long)n * a.width] = state[r];
+                if (n < a.depth) to.store((long long)n * a.width + column, state[r]);
             }
         }
     }

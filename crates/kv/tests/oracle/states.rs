@@ -19,7 +19,11 @@ fn config(slots: u32, interval: u32) -> CacheConfig {
         window: None,
     };
     CacheConfig {
-        states: StatePolicy { slots, interval },
+        states: StatePolicy {
+            slots,
+            interval,
+            ..StatePolicy::default()
+        },
         ..CacheConfig::new(400, vec![rows, LayerConfig::state(2, 8)])
     }
 }

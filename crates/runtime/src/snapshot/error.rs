@@ -60,6 +60,14 @@ pub enum SnapshotErrorKind {
         /// Types of keys and values in the session.
         wanted: [KvStorage; 2],
     },
+    /// The storage type of recurrent layers' states differs from that of the session.
+    #[error("its states are {found}, and the session stores {wanted}")]
+    StateStorageMismatch {
+        /// Type of the states in the snapshot.
+        found: KvStorage,
+        /// Type of the states in the session.
+        wanted: KvStorage,
+    },
     /// The snapshot has more tokens than the context.
     #[error("it has {tokens} tokens, and the context holds {capacity}")]
     TooLong {

@@ -84,7 +84,10 @@ fn write(
     header.extend(numbers.flat_map(|number| number.to_le_bytes()));
     for (layer, (facts, sums)) in config.layers.iter().zip(sums.chunks(2)).enumerate() {
         let dims = [facts.kv_heads, facts.key_dim, facts.value_dim].map(|n| n as u32);
-        let numbers = [facts.window.unwrap_or(0), held.first_position(layer), 0];
+        let is_half = config.storage(layer, Side::Value) == kv::KvStorage::F16;
+        let half_state = u32::from(facts.is_state() && is_half);
+        let window = facts.window.unwrap_or(0);
+        let numbers = [window, held.first_position(layer), half_state];
         header.extend(dims.iter().chain(&numbers).flat_map(|n| n.to_le_bytes()));
         header.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
     }

@@ -1,6 +1,7 @@
 //! How a budget is divided into slots, and which expert leaves its slot when another is needed.
 
 use super::ExpertLayer;
+use super::companions::Companions;
 
 /// The slots of experts: experts of the same size share a class of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,6 +9,8 @@ pub(crate) struct SlotPlan {
     pub(super) classes: Vec<SlotClass>,
     /// The class of each layer.
     pub(super) layers: Vec<usize>,
+    /// Bytes of what is known of the experts' companions.
+    companion_bytes: usize,
 }
 
 /// Slots of one size.
@@ -43,8 +46,12 @@ impl SlotPlan {
             class.used = class.used.max(layer.used.min(layer.count));
             at
         };
-        let layers = layers.iter().map(class).collect();
-        SlotPlan { classes, layers }
+        let layers: Vec<usize> = layers.iter().map(class).collect();
+        SlotPlan {
+            classes,
+            layers,
+            companion_bytes: 0,
+        }
     }
 
     /// Divides a budget so that all classes hold about the same fraction of their experts. `None` if there are no experts, or all of them
@@ -62,6 +69,7 @@ impl SlotPlan {
         for class in &mut plan.classes {
             class.slots = class.used;
         }
+        plan.companion_bytes = companion_bytes(layers);
         loop {
             let open = plan.classes.iter_mut();
             let open = open.filter(|c| c.slots < c.experts && c.slot_bytes <= rest);
@@ -78,7 +86,8 @@ impl SlotPlan {
     /// The smallest budget for these layers.
     pub(crate) fn minimum(layers: &[ExpertLayer]) -> usize {
         let classes = SlotPlan::whole(layers).classes;
-        classes.iter().map(|c| c.used * c.slot_bytes).sum()
+        let slots: usize = classes.iter().map(|c| c.used * c.slot_bytes).sum();
+        slots + companion_bytes(layers)
     }
 
     /// Bytes of slots for all experts of these layers.
@@ -86,10 +95,20 @@ impl SlotPlan {
         SlotPlan::whole(layers).bytes()
     }
 
-    /// Bytes of all slots.
+    /// Bytes of all slots and of what is known of the experts' companions.
     pub(crate) fn bytes(&self) -> usize {
+        self.slot_bytes() + self.companion_bytes
+    }
+
+    /// Bytes of all slots.
+    pub(super) fn slot_bytes(&self) -> usize {
         self.classes.iter().map(|c| c.slots * c.slot_bytes).sum()
     }
+}
+
+fn companion_bytes(layers: &[ExpertLayer]) -> usize {
+    let counts: Vec<usize> = layers.iter().map(|layer| layer.count).collect();
+    Companions::bytes(&counts)
 }
 
 /// An expert's uses in the last calls of its layer, a bit each, the newest lowest.
@@ -150,10 +169,12 @@ mod tests {
         let all = SlotPlan::all_bytes(&layers);
         assert_eq!(all, 64 * 1024 + 32 * 2048);
         let minimum = SlotPlan::minimum(&layers);
-        assert_eq!(minimum, 4 * 1024 + 4 * 2048);
+        assert_eq!(minimum, 4 * 1024 + 4 * 2048 + 3 * 32 * 32);
         assert_eq!(SlotPlan::new(&layers, all), Ok(None));
         assert_eq!(SlotPlan::new(&layers, minimum - 1), Err(minimum));
-        let half = SlotPlan::new(&layers, all / 2).unwrap().unwrap();
+        let half = SlotPlan::new(&layers, all / 2 + 3 * 32 * 32)
+            .unwrap()
+            .unwrap();
         assert_eq!(
             half.classes.iter().map(|c| c.slots).collect::<Vec<_>>(),
             [32, 16]

@@ -1,6 +1,6 @@
 //! Short causal convolutions of channels.
 
-use super::{StepStates, for_tasks};
+use super::{StepStates, for_tasks, load, rounded_to_f16, store};
 use crate::kernels::elementwise::functions::{Identity, VectorFunction, with_activation};
 use crate::kernels::{Context, SendPtr};
 use crate::simd::{Kernel, LANES, Simd};
@@ -102,6 +102,7 @@ impl ConvBlock<'_> {
             out,
         } = self.operands;
         let StepStates { plan, pool } = self.states;
+        let round = pool.is_half;
         let (first, lanes) = (self.first, LANES.min(channels - self.first));
         let held = taps - 1;
         // SAFETY: `CausalConv::run`'s caller guarantees the operands; the pool has the cells of the plan, and this is the only task
@@ -125,9 +126,9 @@ impl ConvBlock<'_> {
                     StateSource::Previous => {}
                     StateSource::Zero => window = [s.zero(); MAX_TAPS],
                     StateSource::Cell(cell) => {
-                        let state = pool.at(0, cell);
+                        let state = self.states.stored(0, cell);
                         for (i, row) in window[..held].iter_mut().enumerate() {
-                            *row = load(s, state.add(i * channels + first), lanes);
+                            *row = state.load(s, i * channels + first, lanes);
                         }
                     }
                 }
@@ -138,43 +139,20 @@ impl ConvBlock<'_> {
                     sum = s.fma(weights[tap], window[tap], sum);
                 }
                 store(s, out.add(at), function.apply(s, sum, sum), lanes);
+                if round {
+                    window[held] = rounded_to_f16(s, window[held]);
+                }
                 for i in 0..held {
                     window[i] = window[i + 1];
                 }
                 let cell = plan.writes[token];
                 if cell != NO_CELL {
-                    let state = pool.at(0, cell);
+                    let state = self.states.stored(0, cell);
                     for (i, row) in window[..held].iter().enumerate() {
-                        store(s, state.add(i * channels + first), *row, lanes);
+                        state.store(s, i * channels + first, *row, lanes);
                     }
                 }
             }
-        }
-    }
-}
-
-/// # Safety
-/// `lanes ≤ 16` numbers must be readable at `p`.
-#[inline(always)]
-pub(super) unsafe fn load<S: Simd>(s: S, p: *const f32, lanes: usize) -> S::V {
-    // SAFETY: the caller guarantees the numbers.
-    unsafe {
-        match lanes {
-            LANES => s.load(p),
-            _ => s.load_part(p, lanes),
-        }
-    }
-}
-
-/// # Safety
-/// `lanes ≤ 16` numbers must be writable at `p`.
-#[inline(always)]
-pub(super) unsafe fn store<S: Simd>(s: S, p: *mut f32, v: S::V, lanes: usize) {
-    // SAFETY: the caller guarantees the numbers.
-    unsafe {
-        match lanes {
-            LANES => s.store(p, v),
-            _ => s.store_part(p, v, lanes),
         }
     }
 }

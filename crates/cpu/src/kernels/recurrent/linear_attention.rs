@@ -3,8 +3,7 @@
 //! The columns of a state depend on each other nowhere, so a task takes some columns of one head through all tokens of a step, with
 //! their part of the state in L1. One form serves prompts and single tokens: a row has the same bits in every step.
 
-use super::causal_conv::{load, store};
-use super::{StepStates, for_tasks};
+use super::{StepStates, for_tasks, load, rounded_to_f16, store};
 use crate::kernels::{Context, SendPtr};
 use crate::simd::{Kernel, LANES, Simd};
 use graph::ops::HeadSharing;
@@ -115,12 +114,13 @@ impl Kernel for Columns<'_> {
             std::array::from_fn(|i| lanes.saturating_sub(i * LANES).min(LANES));
         let Columns {
             op,
-            states: StepStates { plan, pool },
+            states,
             operands,
             head,
             first,
             state,
         } = self;
+        let StepStates { plan, pool } = states;
         let group = op.sharing.group(head, op.heads, op.groups);
         // SAFETY: `LinearAttention::run`'s caller guarantees the operands; the pool has the cells of the plan, and this is the only
         // task of these columns. `state` has a row of vectors for each element of a key.
@@ -135,10 +135,10 @@ impl Kernel for Columns<'_> {
                         }
                     }
                     StateSource::Cell(cell) => {
-                        let from = pool.at(head, cell).add(first);
+                        let from = states.stored(head, cell);
                         for n in 0..op.depth {
                             for (i, lanes) in parts.into_iter().enumerate() {
-                                let row = load(s, from.add(n * op.width + i * LANES), lanes);
+                                let row = from.load(s, first + n * op.width + i * LANES, lanes);
                                 s.store(state.add((n * VECTORS + i) * LANES), row);
                             }
                         }
@@ -168,14 +168,20 @@ impl Kernel for Columns<'_> {
                         store(s, operands.out.add(values + i * LANES), result[i], lanes);
                     }
                 }
+                if pool.is_half {
+                    for i in 0..op.depth * VECTORS {
+                        let at = state.add(i * LANES);
+                        s.store(at, rounded_to_f16(s, s.load(at)));
+                    }
+                }
                 let cell = plan.writes[token];
                 if cell != NO_CELL {
-                    let to = pool.at(head, cell).add(first);
+                    let to = states.stored(head, cell);
                     for n in 0..op.depth {
                         for (i, lanes) in parts.into_iter().enumerate() {
                             let row = s.load(state.add((n * VECTORS + i) * LANES));
                             if lanes > 0 {
-                                store(s, to.add(n * op.width + i * LANES), row, lanes);
+                                to.store(s, first + n * op.width + i * LANES, row, lanes);
                             }
                         }
                     }
