@@ -6,7 +6,7 @@ use crate::{
 };
 use base::{MemoryBound, named_enum};
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Graph, TensorId, Value, ValueRef};
+use graph::{Bindings, Graph, Node, TensorId, Value, ValueRef};
 use kv::{CacheConfig, KvBytes, KvError, KvLayout, Step, StepPlan};
 use std::any::{Any, type_name};
 use std::fmt;
@@ -149,6 +149,13 @@ pub trait Backend: Send + Sync {
         graph: Arc<Graph>,
         options: &CompileOptions,
     ) -> Result<Box<dyn Executable>, BackendError>;
+
+    /// Whether the backend has a kernel for a node of `graph`. A graph of which it lacks some can be divided among devices; see
+    /// [`Devices`](crate::Devices).
+    fn has_kernel(&self, graph: &Graph, node: &Node) -> bool {
+        let _ = (graph, node);
+        true
+    }
 
     /// Allocates the storage of a cache with this configuration.
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError>;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod contract;
+mod devices;
 pub mod e4m3;
 mod error;
 mod key_rotation;
@@ -22,6 +23,7 @@ pub use contract::{
     FootprintRequest, OutputCallback, Precision, ProgressCallback, StepInputs, TraceCallback,
     UnknownPrecision, check_storage,
 };
+pub use devices::{Devices, PiecePlacement};
 pub use error::{BackendError, BackendErrorKind};
 pub use key_rotation::KeyRotations;
 pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, topk};

@@ -141,7 +141,7 @@ impl ReferenceExecutable {
     }
 }
 
-fn constant_value(tensor: &graph::Tensor, bytes: &base::Bytes) -> Value {
+pub(crate) fn constant_value(tensor: &graph::Tensor, bytes: &base::Bytes) -> Value {
     let shape = tensor
         .ty
         .dims(&Default::default())

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use kvark::Cpu;
-use kvark::backend::{Backend, Cuda};
+use kvark::backend::{Backend, Cuda, Devices};
 use kvark::catalogue::ModelStore;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Selects the device.
 #[derive(Args)]
@@ -50,8 +51,18 @@ impl DeviceArgs {
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>> {
         match self.device {
             Device::Cpu => Ok(Box::new(Cpu::new()?)),
-            Device::Cuda => Ok(Box::new(Cuda::new(cubin_folder())?)),
+            Device::Cuda => Ok(Box::new(self.devices()?)),
         }
+    }
+
+    /// The devices that nodes are tried on in turn: the CPU runs what a GPU has no kernels for.
+    pub(crate) fn devices(&self) -> Result<Devices> {
+        let mut devices: Vec<Arc<dyn Backend>> = vec![];
+        if self.device == Device::Cuda {
+            devices.push(Arc::new(Cuda::new(cubin_folder())?));
+        }
+        devices.push(Arc::new(Cpu::new()?));
+        Ok(Devices::new(devices))
     }
 
     /// The name of the GPU, if one is chosen and can be opened.

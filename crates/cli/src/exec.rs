@@ -6,6 +6,8 @@ use crate::npy;
 use anyhow::{Context, Result};
 use clap::Args;
 use kvark::InferenceSession;
+use kvark::backend::PiecePlacement;
+use kvark::graph::{Graph, NodeId, TensorId};
 use kvark::inference::{
     DType, Data, InferenceOptions, NodeProfile, RandomInputs, ScatterDecoder, Value,
 };
@@ -72,6 +74,9 @@ pub(crate) struct Exec {
     threads: Option<u32>,
     #[command(flatten)]
     device: DeviceArgs,
+    /// Show which device runs which nodes: the CPU runs what a GPU has no kernels for
+    #[arg(long, conflicts_with = "steps")]
+    placement: bool,
     #[command(flatten)]
     graph: GraphArgs,
     /// Print one JSON object
@@ -145,6 +150,11 @@ impl Exec {
             }
             None => session.run(inputs.clone())?,
         };
+        if self.placement
+            && let Some(graph) = session.graph()
+        {
+            shown.placement(graph, &self.device.devices()?.placement(graph)?);
+        }
         for state in session.states() {
             shown.states.extend(
                 session
@@ -203,6 +213,7 @@ struct Shown {
     json: bool,
     trace: Vec<serde_json::Value>,
     profile: Vec<serde_json::Value>,
+    placement: Vec<serde_json::Value>,
     /// The buffers that the model writes to, after the first run.
     states: Vec<(String, Value)>,
     out: BufWriter<io::Stdout>,
@@ -214,6 +225,7 @@ impl Shown {
             json,
             trace: Vec::new(),
             profile: Vec::new(),
+            placement: Vec::new(),
             states: Vec::new(),
             out: BufWriter::new(io::stdout()),
         }
@@ -226,6 +238,37 @@ impl Shown {
         } else {
             // A closed pipe is reported with the outputs.
             let _ = writeln!(self.out, "{}", summary.line(&format!("{name} = {op}")));
+        }
+    }
+
+    /// Prints the device of each piece of the graph.
+    fn placement(&mut self, graph: &Graph, pieces: &[PiecePlacement]) {
+        let node = |id: &NodeId| graph.node_name(graph.node(*id)).to_owned();
+        let tensor = |id: &TensorId| {
+            let tensor = graph.tensor(*id);
+            format!("{}: {}", tensor.name, graph.type_text(&tensor.ty))
+        };
+        for piece in pieces {
+            let [to, from] = piece.copied.each_ref();
+            let [to, from] = [to, from].map(|ids| ids.iter().map(tensor).collect::<Vec<_>>());
+            if self.json {
+                let nodes: Vec<String> = piece.nodes.iter().map(node).collect();
+                self.placement.push(json!({
+                    "device": piece.device, "nodes": nodes, "inputs": to, "outputs": from,
+                }));
+                continue;
+            }
+            let (first, last) = (piece.nodes.first().map(node), piece.nodes.last().map(node));
+            let (first, last) = (first.unwrap_or_default(), last.unwrap_or_default());
+            let count = piece.nodes.len();
+            // A closed pipe is reported with the outputs.
+            let _ = writeln!(
+                self.out,
+                "{}: {count} nodes, {first} to {last}\n  takes {}\n  gives {}",
+                piece.device,
+                to.join(", "),
+                from.join(", ")
+            );
         }
     }
 
@@ -269,6 +312,9 @@ impl Shown {
             }
             if !self.trace.is_empty() {
                 object.insert("trace".into(), self.trace.into());
+            }
+            if !self.placement.is_empty() {
+                object.insert("placement".into(), self.placement.into());
             }
             if !self.profile.is_empty() {
                 object.insert("profile".into(), self.profile.into());

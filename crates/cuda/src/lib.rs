@@ -21,6 +21,7 @@ mod products;
 mod profile;
 mod recurrent;
 mod step_layout;
+mod support;
 mod tape;
 mod topk;
 mod uncached;
@@ -40,7 +41,7 @@ use backend::{
 use device::Device;
 use exec_state::ExecState;
 use executable::CudaRecorder;
-use graph::{Graph, TensorId};
+use graph::{Graph, Node, TensorId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,6 +72,11 @@ impl Cuda {
         Ok(Cuda { device })
     }
 
+    /// Whether there is a kernel for a node of `graph`, on any GPU.
+    pub fn has_kernel_for(graph: &Graph, node: &Node) -> bool {
+        support::has_kernel(graph, node)
+    }
+
     /// Name, architecture and sizes of the device.
     pub fn facts(&self) -> &DeviceFacts {
         &self.device.facts
@@ -91,6 +97,10 @@ impl Backend for Cuda {
         let state = ExecState::new(graph, &self.device, options)?;
         let recorder = CudaRecorder::new(state)?;
         Ok(Box::new(ReplayWrapper::new(recorder, options)))
+    }
+
+    fn has_kernel(&self, graph: &Graph, node: &Node) -> bool {
+        Cuda::has_kernel_for(graph, node)
     }
 
     fn shared(&self) -> Option<Arc<dyn Backend>> {

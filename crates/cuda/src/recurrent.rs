@@ -14,7 +14,7 @@ const THREADS: u32 = 128;
 const STATE_LANES: usize = 8;
 /// Taps of the kernel for few taps, and the most taps.
 const FEW_TAPS: usize = 4;
-const MAX_TAPS: usize = 16;
+pub(crate) const MAX_TAPS: usize = 16;
 /// The kernels of linear attention, and the most elements of a key that each takes.
 const SCANS: [(usize, &str); 4] = [
     (32, "linear_attention_32"),
@@ -22,6 +22,8 @@ const SCANS: [(usize, &str); 4] = [
     (128, "linear_attention_128"),
     (256, "linear_attention_256"),
 ];
+/// The most elements of a key.
+pub(crate) const MAX_SCAN_DEPTH: usize = SCANS[SCANS.len() - 1].0;
 
 impl CallMaker<'_> {
     /// The address of the table of the cache's layers.
@@ -75,8 +77,9 @@ impl CallMaker<'_> {
         };
         let kernel = SCANS.iter().find(|(most, _)| depth <= *most);
         let Some((_, kernel)) = kernel else {
-            let reason =
-                format!("its keys have {depth} elements, and the kernel takes at most 256");
+            let reason = format!(
+                "its keys have {depth} elements, and the kernel takes at most {MAX_SCAN_DEPTH}"
+            );
             return Err(self.unsupported(node, &reason));
         };
         let arguments = LinearAttentionArgs {

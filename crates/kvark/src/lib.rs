@@ -159,10 +159,10 @@ pub mod snapshot {
 pub mod backend {
     pub use ::backend::{
         Backend, BackendError, BackendErrorKind, BatchDescriptor, CacheStep, CaptureSizes,
-        CompileOptions, Dispatch, Dispatcher, Executable, ExecutorKind, Footprint,
-        FootprintRequest, GraphSupport, OutputCallback, Precision, ProgressCallback, Replay,
-        ReplayError, ReplayWrapper, RunMode, TraceCallback, UnknownPrecision, UnknownRunMode,
-        check_storage, reference, row_codec,
+        CompileOptions, Devices, Dispatch, Dispatcher, Executable, ExecutorKind, Footprint,
+        FootprintRequest, GraphSupport, OutputCallback, PiecePlacement, Precision,
+        ProgressCallback, Replay, ReplayError, ReplayWrapper, RunMode, TraceCallback,
+        UnknownPrecision, UnknownRunMode, check_storage, reference, row_codec,
     };
     pub use ::conformance;
     pub use ::cpu::{Cpu, Isa, Probe, tidy_packed};
