@@ -17,9 +17,10 @@ use backend::{
     Backend, BackendError, BackendErrorKind, CompileOptions, NodeProfile, OutputCallback, Runnable,
     TraceCallback, attention_nodes,
 };
+use base::Bytes;
 use graph::passes::{self, PassSelection};
 use graph::{DataMut, Graph, TensorId, Value, ValueRef};
-use import::{Artifact, ImportOptions, Method, ShapedMethod};
+use import::{Artifact, ImportError, ImportOptions, Method, ModelDescription, ShapedMethod};
 use kv::{BackendOptions, CacheEntry, CacheRegistry, CacheSession, Contiguous};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub struct InferenceSession {
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
     states: Vec<TensorInfo>,
+    description: ModelDescription,
     /// The session's own cache, cleared before every run.
     cache: Option<CacheSession<Contiguous>>,
     /// Free bytes of the backend's device when the session was created, if it reports them.
@@ -75,14 +77,63 @@ impl InferenceSession {
         backend: &dyn Backend,
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
-        let artifact = open(path)?;
-        let graph = match select_method(&artifact, options.method.as_deref())? {
-            Selected::Planned(method) => method.graph.clone(),
+        let artifact = open(|options| import::open_with(path, options))?;
+        InferenceSession::from_artifact(artifact, backend, options)
+    }
+
+    /// Like [`load`](InferenceSession::load), for a model held in `bytes`, without files beside it.
+    pub fn load_bytes(
+        bytes: Bytes,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let artifact = open(|options| import::open_bytes(bytes.clone(), options))?;
+        InferenceSession::from_artifact(artifact, backend, options)
+    }
+
+    fn from_artifact(
+        artifact: Artifact,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let description = artifact.description();
+        let mut session = InferenceSession::of_method(artifact, backend, options)?;
+        session.description = description;
+        Ok(session)
+    }
+
+    fn of_method(
+        artifact: Artifact,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let method = select_method(&artifact, options.method.as_deref())?;
+        let (graph, declared) = match method {
+            Selected::Planned(method) => {
+                (method.graph.clone(), artifact.declared_types(&method.name))
+            }
             Selected::ByShape(method) => {
                 let method = method.clone();
                 return InferenceSession::by_shape(artifact, method, backend, options);
             }
         };
+        let mut session = InferenceSession::of_graph(graph, &artifact, backend, options)?;
+        for info in session.inputs.iter_mut().chain(&mut session.outputs) {
+            let declared = declared.get(&info.name).copied();
+            // A decoder for runners has inputs of its own, which may have names of the file.
+            if let Some(declared) = declared.filter(|kind| kind.dtype() == info.dtype) {
+                info.declared = declared;
+            }
+        }
+        Ok(session)
+    }
+
+    fn of_graph(
+        graph: Graph,
+        artifact: &Artifact,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
         let attends = attention_nodes(&graph).next().is_some();
         if !attends || options.backend.cache_key.is_some() {
             return InferenceSession::from_graph(graph, backend, options);
@@ -125,6 +176,7 @@ impl InferenceSession {
             inputs,
             outputs,
             states: vec![],
+            description: ModelDescription::default(),
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -153,6 +205,7 @@ impl InferenceSession {
             inputs,
             outputs,
             states,
+            description: ModelDescription::default(),
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -166,6 +219,11 @@ impl InferenceSession {
     /// The outputs of [`run`](InferenceSession::run).
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.outputs
+    }
+
+    /// What the model's file says about it.
+    pub fn description(&self) -> &ModelDescription {
+        &self.description
     }
 
     /// The session's states: the buffers that the model writes to. They keep their elements from run to run; a run that fails changes
@@ -434,20 +492,22 @@ fn list(tensors: &[TensorInfo]) -> String {
 }
 
 /// Imports a model as it was exported with a graph for all shapes, else as a decoder, else with graphs for the shapes of each run.
-fn open(path: &Path) -> Result<Artifact, RuntimeError> {
+fn open(
+    import: impl Fn(&ImportOptions) -> Result<Artifact, ImportError>,
+) -> Result<Artifact, RuntimeError> {
     let exported = ImportOptions {
         as_exported: true,
         by_shape: true,
         ..ImportOptions::default()
     };
-    let found = import::open_with(path, &exported);
+    let found = import(&exported);
     if found
         .as_ref()
         .is_ok_and(|artifact| artifact.shaped.is_empty())
     {
         return Ok(found?);
     }
-    match import::open(path) {
+    match import(&ImportOptions::default()) {
         Ok(artifact) if artifact.facts.is_decoder() => Ok(artifact),
         _ => Ok(found?),
     }
