@@ -47,6 +47,12 @@ mod _kvark {
         py.detach(|| kvark_cli::main(arguments))
     }
 
+    /// Whether this machine has a GPU that kvark runs on.
+    #[pyfunction]
+    fn has_cuda(py: pyo3::Python<'_>) -> bool {
+        py.detach(crate::options::has_cuda)
+    }
+
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyModuleMethods;
