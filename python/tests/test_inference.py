@@ -281,6 +281,23 @@ def test_threads_may_run_one_session(session, image):
     assert not failures
 
 
+def test_runs_of_one_session_go_on_beside_each_other(image):
+    session = kvark.InferenceSession(MODEL, threads=1, executor="interpreted")
+    truth = session.run(None, {"image": image})
+    found = []
+
+    def trace(_name, _op, _array):
+        # The traced run is not over before the other one is.
+        if not found:
+            runner = threading.Thread(target=lambda: found.extend(session.run(None, {"image": image})))
+            runner.start()
+            runner.join()
+
+    session.run_traced(None, {"image": image}, trace)
+    for a, b in zip(found, truth, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_traced_run_does_not_block_the_interpreter(image):
     session = kvark.InferenceSession(MODEL, threads=1, executor="interpreted")
     reading = threading.Event()

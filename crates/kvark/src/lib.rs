@@ -96,7 +96,7 @@ pub mod inference {
     pub use ::kv::BackendOptions;
     pub use ::runtime::{
         InferenceOptions, InferenceSession, MAX_SHAPES, MethodId, Module, ModuleOptions,
-        RandomInputs, ScatterDecoder, TensorDim, TensorInfo,
+        RandomInputs, ScatterDecoder, SessionCopies, TensorDim, TensorInfo,
     };
 }
 

@@ -4,14 +4,16 @@ use crate::arrays::{InputArray, OutputArray, array_of, declared_array};
 use crate::error::{Error, Result};
 use crate::options;
 use kvark::inference::{
-    Bytes, DataMut, InferenceOptions, StoredType, TensorDim, TensorInfo, Value, ValueRef,
+    Bytes, DataMut, InferenceOptions, SessionCopies, StoredType, TensorDim, TensorInfo, Value,
+    ValueRef,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList, PyString};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The name, type and shape of an input or output.
 #[pyclass(frozen, module = "kvark")]
@@ -85,6 +87,13 @@ impl From<&TensorInfo> for NodeArg {
 #[pyclass(frozen, module = "kvark")]
 pub struct InferenceSession {
     session: Mutex<kvark::InferenceSession>,
+    /// Makes sessions on the same weights for runs while `session` runs; on the CPU, if the model keeps nothing between runs.
+    copies: Option<SessionCopies>,
+    /// The copies that no run uses.
+    idle: Mutex<Vec<kvark::InferenceSession>>,
+    /// The number of copies that were made.
+    made: AtomicUsize,
+    profiling: AtomicBool,
     options: Option<Py<PyAny>>,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
@@ -146,7 +155,11 @@ impl InferenceSession {
         Ok(InferenceSession {
             inputs: session.inputs().to_vec(),
             outputs: session.outputs().to_vec(),
+            copies: session.copies().filter(|_| device == "cpu").cloned(),
             session: Mutex::new(session),
+            idle: Mutex::default(),
+            made: AtomicUsize::new(0),
+            profiling: AtomicBool::new(false),
             options: sess_options.map(|options| options.clone().unbind()),
             device,
             addresses: Mutex::default(),
@@ -441,8 +454,9 @@ impl InferenceSession {
         self.locked(py).reset_states();
     }
 
-    /// Measures nodes from now on, or stops it. Needs the compiled executor.
+    /// Measures nodes from now on, or stops it; meanwhile runs take turns. Needs the compiled executor.
     fn set_profiling(&self, py: Python<'_>, on: bool) {
+        self.profiling.store(on, Ordering::Relaxed);
         self.locked(py).set_profiling(on);
     }
 
@@ -522,10 +536,42 @@ impl InferenceSession {
             .addresses
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = addresses.collect();
-        // Runs of several threads take turns: each uses all threads of the session.
         py.detach(|| {
-            let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut session = match self.session.try_lock() {
+                Ok(session) => session,
+                Err(TryLockError::Poisoned(error)) => error.into_inner(),
+                Err(TryLockError::WouldBlock) => match self.copy() {
+                    Some(mut copy) => {
+                        let result = copy.run_borrowed(views, output);
+                        let idle = self.idle.lock();
+                        idle.unwrap_or_else(PoisonError::into_inner).push(copy);
+                        return Ok(result?);
+                    }
+                    None => self.session.lock().unwrap_or_else(PoisonError::into_inner),
+                },
+            };
             Ok(session.run_borrowed(views, output)?)
+        })
+    }
+
+    /// A copy of the session for a run beside others; `None` if the run has to wait.
+    fn copy(&self) -> Option<kvark::InferenceSession> {
+        let copies = self.copies.as_ref()?;
+        if self.profiling.load(Ordering::Relaxed) {
+            return None;
+        }
+        let idle = self
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        idle.or_else(|| {
+            // More runs than cores gain nothing.
+            let most = std::thread::available_parallelism().map_or(1, usize::from);
+            let one_more = |made: usize| (made < most).then_some(made + 1);
+            let relaxed = Ordering::Relaxed;
+            self.made.fetch_update(relaxed, relaxed, one_more).ok()?;
+            copies.make(&self.inputs, &self.outputs).ok()
         })
     }
 

@@ -1,15 +1,18 @@
 //! `InferenceSession`: runs one graph on named tensors, for models that are not decoders and for single decoder steps.
 
 mod by_shape;
+mod copies;
 mod random;
 mod scatter;
 
 pub use by_shape::MAX_SHAPES;
+pub use copies::SessionCopies;
 pub use import::{TensorDim, TensorInfo};
 pub use random::RandomInputs;
 pub use scatter::ScatterDecoder;
 
 use self::by_shape::ShapedRuns;
+use self::copies::CopySource;
 use crate::batch_runner::new_kv;
 use crate::options::{RunnerOptions, cache_config};
 use crate::{RuntimeError, RuntimeErrorKind};
@@ -51,6 +54,8 @@ pub struct InferenceSession {
     outputs: Vec<TensorInfo>,
     states: Vec<TensorInfo>,
     description: ModelDescription,
+    /// Makes copies of the session, if it keeps nothing between runs.
+    copies: Option<SessionCopies>,
     /// The session's own cache, cleared before every run.
     cache: Option<CacheSession<Contiguous>>,
     /// Free bytes of the backend's device when the session was created, if it reports them.
@@ -170,13 +175,18 @@ impl InferenceSession {
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
         let (inputs, outputs) = (method.inputs.clone(), method.outputs.clone());
-        let runs = ShapedRuns::new(artifact, method, backend, &options.compile, &options.passes)?;
+        let artifact = Arc::new(artifact);
+        let (compile, passes) = (&options.compile, &options.passes);
+        let source =
+            CopySource::ByShape(artifact.clone(), Box::new(method.clone()), passes.clone());
+        let runs = ShapedRuns::new(artifact, method, backend, compile, passes)?;
         Ok(InferenceSession {
             runs: Runs::ByShape(Box::new(runs)),
             inputs,
             outputs,
             states: vec![],
             description: ModelDescription::default(),
+            copies: copies(source, backend, compile),
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -196,16 +206,19 @@ impl InferenceSession {
             name: state.name.clone(),
             ..TensorInfo::of(&graph, *id)
         });
-        let states = states.collect();
+        let states: Vec<TensorInfo> = states.collect();
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
         let graph = Arc::new(graph);
         let executable = backend.compile(graph.clone(), &options.compile)?;
+        let is_stateless = states.is_empty() && cache.is_none();
+        let source = is_stateless.then(|| CopySource::Planned(graph.clone()));
         Ok(InferenceSession {
             runs: Runs::Planned(Box::new(Runnable::bind(graph, executable, cache)?)),
             inputs,
             outputs,
             states,
             description: ModelDescription::default(),
+            copies: source.and_then(|source| copies(source, backend, &options.compile)),
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -219,6 +232,12 @@ impl InferenceSession {
     /// The outputs of [`run`](InferenceSession::run).
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.outputs
+    }
+
+    /// Makes further sessions on the same graphs and weights, for threads that run the model at once. `None` if the session keeps states
+    /// or a cache between runs, or its backend cannot compile graphs later.
+    pub fn copies(&self) -> Option<&SessionCopies> {
+        self.copies.as_ref()
     }
 
     /// What the model's file says about it.
@@ -486,6 +505,21 @@ impl InferenceSession {
     }
 }
 
+fn copies(
+    source: CopySource,
+    backend: &dyn Backend,
+    compile: &CompileOptions,
+) -> Option<SessionCopies> {
+    Some(SessionCopies {
+        source,
+        backend: backend.shared()?,
+        compile: CompileOptions {
+            progress: None,
+            ..compile.clone()
+        },
+    })
+}
+
 fn list(tensors: &[TensorInfo]) -> String {
     let texts: Vec<String> = tensors.iter().map(TensorInfo::to_string).collect();
     texts.join(", ")
@@ -583,6 +617,16 @@ mod tests {
             found,
             [("sum".to_owned(), Value::f32([1, 2], vec![12.0, 22.0]))]
         );
+    }
+
+    #[test]
+    fn copies_run_beside_the_session() {
+        let mut session = session();
+        let copies = session.copies().cloned().unwrap();
+        let mut copy = copies.make(session.inputs(), session.outputs()).unwrap();
+        assert_eq!(list(copy.inputs()), list(session.inputs()));
+        let feed = || [("x", x(2)), ("y", Value::f32([2], vec![10.0, 20.0]))];
+        assert_eq!(copy.run(feed()).unwrap(), session.run(feed()).unwrap());
     }
 
     #[test]
