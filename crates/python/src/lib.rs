@@ -14,6 +14,7 @@ mod interrupt;
 mod loaded;
 mod model;
 mod options;
+mod providers;
 mod request;
 mod result;
 mod scatter;
