@@ -22,6 +22,8 @@ output, or absolutely where that is below 1.
 
 """
 
+CALLERS = "\n## Callers of ONNX Runtime\n"
+
 #: Largest difference, in standard deviations of the truth where they are above 1.
 TOLERANCE = 1e-3
 
@@ -142,7 +144,10 @@ def main():
             print(lines[-1], flush=True)
     if arguments.table:
         told = ", ".join(f"{count} {result}" for result, count in counts.items())
-        arguments.table.write_text(HEAD.format(told=told, version=onnxruntime.__version__) + "\n".join(lines) + "\n")
+        text = HEAD.format(told=told, version=onnxruntime.__version__) + "\n".join(lines) + "\n"
+        # `ort_callers.py` writes the rest of the page.
+        _, mark, callers = (arguments.table.read_text() if arguments.table.exists() else "").partition(CALLERS)
+        arguments.table.write_text(text + mark + callers)
     sys.exit(counts["wrong"] > 0)
 
 

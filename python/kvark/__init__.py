@@ -25,16 +25,35 @@ from ._kvark import (
     Session,
     __version__,
 )
-from .binding import GraphOptimizationLevel, IOBinding, SessionOptions, get_available_providers
+from .binding import IOBinding, OrtValue
 from .errors import KvarkError
 from .exporting import export
 from .model import Model
+from .ort_options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    ModelMetadata,
+    RunOptions,
+    SessionOptions,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
+    get_available_providers,
+    get_device,
+    get_version_string,
+    preload_dlls,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+)
 from .views import CellMap, MemoryPlan
 
 __all__ = [
     "Branch",
     "Branches",
     "CellMap",
+    "ExecutionMode",
+    "ExecutionOrder",
     "Generation",
     "GenerationResult",
     "GraphOptimizationLevel",
@@ -43,14 +62,25 @@ __all__ = [
     "KvarkError",
     "MemoryPlan",
     "Model",
+    "ModelMetadata",
     "NodeArg",
+    "OrtValue",
     "Prefix",
+    "RunOptions",
     "ScatterDecoder",
     "Session",
     "SessionOptions",
     "__version__",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "errors",
     "export",
+    "get_all_providers",
     "get_available_providers",
+    "get_device",
+    "get_version_string",
     "iterate",
+    "preload_dlls",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
 ]

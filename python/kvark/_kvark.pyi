@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self, Unpack, disjoint_base
 
-from .binding import IOBinding
+from .binding import IOBinding, OrtValue
+from .ort_options import ModelMetadata, SessionOptions
 
 __all__ = [
     "Branch",
@@ -22,11 +23,13 @@ __all__ = [
     "ScatterDecoder",
     "Session",
     "__version__",
+    "has_cuda",
     "run_command",
 ]
 
 __version__: str
 
+def has_cuda() -> bool: ...
 def run_command(arguments: Sequence[str]) -> int: ...
 
 _Prompt = str | Sequence[int]
@@ -83,13 +86,13 @@ class NodeArg:
     @property
     def type(self) -> str: ...
     @property
-    def shape(self) -> list[int | str]: ...
+    def shape(self) -> list[int | str | None]: ...
 
 @final
 class InferenceSession:
     def __new__(
         cls,
-        path: str | PathLike[str],
+        path_or_bytes: str | PathLike[str] | bytes,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
         provider_options: Any = None,
@@ -101,6 +104,10 @@ class InferenceSession:
         method: str | None = None,
     ) -> Self: ...
     def get_providers(self) -> list[str]: ...
+    def set_providers(self, providers: Sequence[Any], provider_options: Any = None) -> None: ...
+    def get_provider_options(self) -> dict[str, dict[str, Any]]: ...
+    def get_session_options(self) -> SessionOptions: ...
+    def get_modelmeta(self) -> ModelMetadata: ...
     def get_inputs(self) -> list[NodeArg]: ...
     def get_outputs(self) -> list[NodeArg]: ...
     def run(
@@ -109,6 +116,9 @@ class InferenceSession:
     def run_into(
         self, input_feed: dict[str, Any], outputs: dict[str, npt.NDArray[Any] | None]
     ) -> list[npt.NDArray[Any]]: ...
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: dict[str, OrtValue], run_options: Any = None
+    ) -> list[OrtValue]: ...
     def io_binding(self) -> IOBinding: ...
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None: ...
     @property

@@ -32,6 +32,7 @@ Examples:
   kvark inspect model.gguf --graph
   kvark inspect model.pt2
   kvark inspect model.onnx
+  kvark inspect genai-folder
   kvark inspect detector.onnx --graph --dim height=640 --dim width=640
   kvark inspect talk.kv
   kvark inspect smollm2 --json"

@@ -11,11 +11,13 @@ use crate::error::{ImportError, ImportErrorDetail};
 use crate::genai::{self, GenAi, SidecarFiles};
 use crate::gguf::{self, Gguf};
 use crate::lowered::{DraftHead, FeatureLayers, ImportOptions, LoweredModel, Method};
+use crate::model_description::ModelDescription;
 use crate::model_facts::ModelFacts;
 use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
 use crate::pte::{self, Pte};
 use crate::safetensors::{self, Safetensors};
+use crate::stored_type::StoredType;
 
 /// An imported model.
 #[derive(Clone, Debug)]
@@ -160,6 +162,33 @@ impl Artifact {
         self.methods.iter().find(|method| method.name == name)
     }
 
+    /// The element types that the file declares for the inputs and outputs of a method, by name (ONNX and `.pt2`).
+    pub fn declared_types(&self, method: &str) -> BTreeMap<String, StoredType> {
+        match &self.file {
+            ModelFile::Onnx { model, .. } => {
+                let ports = model.inputs.iter().chain(&model.outputs);
+                let declared = ports.filter_map(|port| Some((port.name.clone(), port.declared()?)));
+                declared.collect()
+            }
+            ModelFile::Pt2(file) => {
+                let program = file.programs.iter().find(|program| program.name == method);
+                program.map_or_else(BTreeMap::new, |program| program.declared_types())
+            }
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// What the file says about the model.
+    pub fn description(&self) -> ModelDescription {
+        match &self.file {
+            ModelFile::Onnx { model, .. } => model.description.clone(),
+            _ => ModelDescription {
+                graph_name: self.name.clone().unwrap_or_default(),
+                ..ModelDescription::default()
+            },
+        }
+    }
+
     /// Lowers a method of [`shaped`](Artifact::shaped) for inputs of these shapes. The graph has no symbols; its inputs and outputs have
     /// the names of the method's. Inputs in `fixed` become constants, and are no inputs of the graph (ONNX only).
     ///
@@ -257,15 +286,36 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
                 program: Pte::parse(&bytes, Some(path))?,
                 sidecars: Box::new(SidecarFiles::find(path)?),
             },
-            Format::Onnx => ModelFile::Onnx {
-                model: Onnx::parse(bytes, path.parent())?,
-                sidecars: Box::new(SidecarFiles::find(path)?),
-            },
+            Format::Onnx => {
+                let sidecars = Box::new(SidecarFiles::find(path)?);
+                let mut model = Onnx::parse(bytes, path.parent())?;
+                if let Some(config) = &sidecars.genai {
+                    model.set_head_size(config);
+                }
+                ModelFile::Onnx { model, sidecars }
+            }
             Format::Safetensors => ModelFile::Safetensors(Safetensors::open(path)?),
         };
         Artifact::from_file(file, options)
     };
     import().map_err(|error: ImportError| error.in_file(path))
+}
+
+/// Imports a model held in `bytes`, without sidecar files. Bytes that begin like no other format are read as ONNX.
+pub fn open_bytes(bytes: Bytes, options: &ImportOptions) -> Result<Artifact, ImportError> {
+    let file = match format_of_bytes(&bytes) {
+        Some(Format::Gguf) => ModelFile::Gguf(Gguf::parse(bytes)?),
+        Some(Format::Pt2) => ModelFile::Pt2(Pt2::parse(&bytes)?),
+        Some(Format::Pte) => ModelFile::Pte {
+            program: Pte::parse(&bytes, None)?,
+            sidecars: Box::default(),
+        },
+        _ => ModelFile::Onnx {
+            model: Onnx::parse(bytes, None)?,
+            sidecars: Box::default(),
+        },
+    };
+    Artifact::from_file(file, options)
 }
 
 /// The format of the file at `path`, by its first bytes or else by its extension.
@@ -278,16 +328,9 @@ pub fn format_of(path: &Path) -> Result<Format, ImportError> {
 fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     let extension = path.extension().and_then(|e| e.to_str());
     let is = |format: Format| extension.is_some_and(|e| e.eq_ignore_ascii_case(format.name()));
-    if bytes.starts_with(b"GGUF") {
-        return Ok(Format::Gguf);
+    if let Some(format) = format_of_bytes(bytes) {
+        return Ok(format);
     }
-    if Pt2::is_zip(bytes) {
-        return Ok(Format::Pt2);
-    }
-    if Pte::is_program(bytes) {
-        return Ok(Format::Pte);
-    }
-    // ONNX and safetensors files have no magic.
     let formats = [
         Format::Gguf,
         Format::Pt2,
@@ -298,6 +341,19 @@ fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     let named = formats.into_iter().find(|f| is(*f));
     let known = "gguf, pt2, pte, onnx, safetensors";
     named.ok_or_else(|| ImportErrorDetail::UnknownFormat { known }.into())
+}
+
+/// The format whose files begin like these bytes. ONNX and safetensors files have no magic.
+fn format_of_bytes(bytes: &[u8]) -> Option<Format> {
+    if bytes.starts_with(b"GGUF") {
+        Some(Format::Gguf)
+    } else if Pt2::is_zip(bytes) {
+        Some(Format::Pt2)
+    } else if Pte::is_program(bytes) {
+        Some(Format::Pte)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -156,6 +156,7 @@ fn is_integer(input: &TensorInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stored_type::StoredType;
 
     fn info(name: &str, shape: &[&str]) -> TensorInfo {
         let dim = |text: &&str| match text.parse() {
@@ -165,6 +166,7 @@ mod tests {
         TensorInfo {
             name: name.to_owned(),
             dtype: DType::F32,
+            declared: StoredType::F32,
             shape: shape.iter().map(dim).collect(),
         }
     }

@@ -28,6 +28,8 @@ pub struct GenAi {
     pub eos: Vec<u32>,
     /// Padding token.
     pub pad: Option<u32>,
+    /// Elements of a head of keys and values. The builder's files call this size `kv_cache_dim`.
+    pub head_size: Option<usize>,
     /// Names of the decoder's inputs and outputs.
     pub names: DecoderNames,
     /// Default sampling options.
@@ -166,6 +168,7 @@ impl GenAi {
             bos: model.ids("bos_token_id")?.first().copied(),
             eos: model.ids("eos_token_id")?,
             pad: model.ids("pad_token_id")?.first().copied(),
+            head_size: decoder.size("head_size")?,
             names,
             search: SearchOptions {
                 do_sample: search.flag("do_sample")?,

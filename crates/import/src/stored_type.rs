@@ -4,28 +4,50 @@ use base::{Bytes, DType};
 
 /// Element type as a file stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum StoredType {
+pub enum StoredType {
+    /// Unsigned, 2 bits, packed.
     U2,
+    /// Signed, 2 bits, packed.
     I2,
+    /// Unsigned, 4 bits, packed.
     U4,
+    /// Signed, 4 bits, packed.
     I4,
+    /// Unsigned, 8 bits.
     U8,
+    /// Signed, 8 bits.
     I8,
+    /// Unsigned, 16 bits.
     U16,
+    /// Signed, 16 bits.
     I16,
+    /// Unsigned, 32 bits.
     U32,
+    /// Signed, 32 bits.
     I32,
+    /// Unsigned, 64 bits.
     U64,
+    /// Signed, 64 bits.
     I64,
+    /// IEEE half precision.
     F16,
+    /// Google's bfloat16.
     BF16,
+    /// IEEE single precision.
     F32,
+    /// IEEE double precision.
     F64,
+    /// A byte, 0 or 1.
     Bool,
+    /// 4 bits of exponent, 3 of mantissa, without infinities.
     F8E4M3FN,
+    /// 4 bits of exponent, 3 of mantissa, without infinities and negative zero.
     F8E4M3FNUZ,
+    /// 5 bits of exponent, 2 of mantissa.
     F8E5M2,
+    /// 5 bits of exponent, 2 of mantissa, without infinities and negative zero.
     F8E5M2FNUZ,
+    /// 2 bits of exponent, 1 of mantissa, packed.
     F4E2M1,
 }
 
@@ -55,7 +77,7 @@ impl StoredType {
     }
 
     /// Type that a graph computes these elements in.
-    pub(crate) fn dtype(self) -> DType {
+    pub fn dtype(self) -> DType {
         match self {
             StoredType::I32 => DType::I32,
             StoredType::Bool => DType::Bool,
@@ -65,7 +87,7 @@ impl StoredType {
     }
 
     /// Stored type that equals a compute type.
-    pub(crate) fn of(dtype: DType) -> Option<StoredType> {
+    pub fn of(dtype: DType) -> Option<StoredType> {
         Some(match dtype {
             DType::F32 => StoredType::F32,
             DType::I32 => StoredType::I32,
@@ -101,7 +123,7 @@ impl StoredType {
     }
 
     /// The name in messages and lists.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             StoredType::U2 => "u2",
             StoredType::I2 => "i2",

@@ -5,13 +5,17 @@ use std::fmt;
 use base::DType;
 use graph::{Graph, TensorId};
 
+use crate::stored_type::StoredType;
+
 /// The name, type and shape of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Its name.
     pub name: String,
-    /// Element type.
+    /// Element type of a run's tensors.
     pub dtype: DType,
+    /// Element type that the file declares; one that no graph computes in is converted to `dtype`.
+    pub declared: StoredType,
     /// Sizes, outermost first.
     pub shape: Vec<TensorDim>,
 }
@@ -36,8 +40,15 @@ impl TensorInfo {
         TensorInfo {
             name: tensor.name.clone(),
             dtype: tensor.ty.dtype,
+            declared: StoredType::of(tensor.ty.dtype).unwrap_or(StoredType::F32),
             shape: tensor.ty.shape.iter().map(size).collect(),
         }
+    }
+
+    /// Whether the size of this axis is called `name` only because the file gives it no name.
+    pub fn is_unnamed(&self, axis: usize, name: &str) -> bool {
+        name.rsplit_once('.')
+            .is_some_and(|(own, number)| own == self.name && number == axis.to_string())
     }
 
     /// Its dynamic sizes.

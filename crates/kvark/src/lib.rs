@@ -92,10 +92,11 @@ pub mod inference {
     };
     pub use ::base::{Bytes, DType};
     pub use ::graph::{Data, DataMut, DataRef, Value, ValueRef};
+    pub use ::import::{ModelDescription, StoredType};
     pub use ::kv::BackendOptions;
     pub use ::runtime::{
         InferenceOptions, InferenceSession, MAX_SHAPES, MethodId, Module, ModuleOptions,
-        RandomInputs, ScatterDecoder, TensorDim, TensorInfo,
+        RandomInputs, ScatterDecoder, SessionCopies, TensorDim, TensorInfo,
     };
 }
 

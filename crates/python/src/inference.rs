@@ -1,13 +1,20 @@
 //! `InferenceSession`: any model on named tensors, with the interface of ONNX Runtime's class.
 
-use crate::arrays::{InputArray, OutputArray, array_of};
+use crate::arrays::{InputArray, OutputArray, array_of, declared_array};
 use crate::error::{Error, Result};
 use crate::options;
-use kvark::inference::{DataMut, InferenceOptions, TensorDim, TensorInfo, Value, ValueRef};
+use crate::providers::{PROVIDERS, devices_of, first};
+use kvark::inference::{
+    Bytes, DataMut, InferenceOptions, SessionCopies, StoredType, TensorDim, TensorInfo, Value,
+    ValueRef,
+};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList, PyString};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The name, type and shape of an input or output.
 #[pyclass(frozen, module = "kvark")]
@@ -22,13 +29,16 @@ pub struct NodeArg {
 
 #[pymethods]
 impl NodeArg {
-    /// Sizes; a dynamic one is the name of its symbol.
+    /// Sizes; a dynamic one is the name of its symbol, or `None` if the file gives it no name.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        for dim in &self.info.shape {
+        for (axis, dim) in self.info.shape.iter().enumerate() {
             match dim {
                 TensorDim::Fixed(n) => list.append(*n)?,
+                TensorDim::Dynamic(name) if self.info.is_unnamed(axis, name) => {
+                    list.append(py.None())?;
+                }
                 TensorDim::Dynamic(name) => list.append(name)?,
             }
         }
@@ -42,15 +52,29 @@ impl NodeArg {
 
 impl From<&TensorInfo> for NodeArg {
     fn from(info: &TensorInfo) -> NodeArg {
-        let dtype = info.dtype.to_string();
-        let kind = match &*dtype {
-            "f32" => "float",
-            "f16" => "float16",
-            "bf16" => "bfloat16",
-            "i64" => "int64",
-            "i32" => "int32",
-            "bool" => "bool",
-            other => other,
+        let kind = match info.declared {
+            StoredType::F32 => "float",
+            StoredType::F64 => "double",
+            StoredType::F16 => "float16",
+            StoredType::BF16 => "bfloat16",
+            StoredType::U8 => "uint8",
+            StoredType::I8 => "int8",
+            StoredType::U16 => "uint16",
+            StoredType::I16 => "int16",
+            StoredType::U32 => "uint32",
+            StoredType::I32 => "int32",
+            StoredType::U64 => "uint64",
+            StoredType::I64 => "int64",
+            StoredType::U4 => "uint4",
+            StoredType::I4 => "int4",
+            StoredType::U2 => "uint2",
+            StoredType::I2 => "int2",
+            StoredType::F4E2M1 => "float4e2m1",
+            StoredType::F8E4M3FN => "float8e4m3fn",
+            StoredType::F8E4M3FNUZ => "float8e4m3fnuz",
+            StoredType::F8E5M2 => "float8e5m2",
+            StoredType::F8E5M2FNUZ => "float8e5m2fnuz",
+            StoredType::Bool => "bool",
         };
         NodeArg {
             name: info.name.clone(),
@@ -64,6 +88,14 @@ impl From<&TensorInfo> for NodeArg {
 #[pyclass(frozen, module = "kvark")]
 pub struct InferenceSession {
     session: Mutex<kvark::InferenceSession>,
+    /// Makes sessions on the same weights for runs while `session` runs; on the CPU, if the model keeps nothing between runs.
+    copies: Option<SessionCopies>,
+    /// The copies that no run uses.
+    idle: Mutex<Vec<kvark::InferenceSession>>,
+    /// The number of copies that were made.
+    made: AtomicUsize,
+    profiling: AtomicBool,
+    options: Option<Py<PyAny>>,
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
     device: String,
@@ -75,13 +107,13 @@ pub struct InferenceSession {
 impl InferenceSession {
     #[new]
     #[pyo3(signature = (
-        path, sess_options=None, providers=None, provider_options=None, *, threads=None, executor=None, passes=None,
+        path_or_bytes, sess_options=None, providers=None, provider_options=None, *, threads=None, executor=None, passes=None,
         device=None, method=None,
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
-        path: PathBuf,
+        path_or_bytes: ModelSource,
         sess_options: Option<&Bound<'_, PyAny>>,
         providers: Option<Vec<Bound<'_, PyAny>>>,
         provider_options: Option<&Bound<'_, PyAny>>,
@@ -99,9 +131,9 @@ impl InferenceSession {
             }
             (threads, _) => threads,
         };
-        let device = match (device, providers) {
-            (None, Some(providers)) => device_of(&providers)?,
-            (device, _) => device.unwrap_or("cpu").to_owned(),
+        let devices = match (device, providers) {
+            (None, Some(providers)) => devices_of(&providers)?,
+            (device, _) => vec![device.unwrap_or("cpu")],
         };
         let options = InferenceOptions {
             compile: options::compile(threads, executor)?,
@@ -109,14 +141,27 @@ impl InferenceSession {
             method,
             ..InferenceOptions::default()
         };
-        let session = py.detach(|| {
-            let backend = options::backend(&device)?;
-            Ok::<_, Error>(kvark::InferenceSession::load(&path, &*backend, &options)?)
-        })?;
+        let load = |device: &str| {
+            let backend = options::backend(device)?;
+            let session = match &path_or_bytes {
+                ModelSource::Bytes(bytes) => {
+                    let bytes = Bytes::from(&bytes[..]);
+                    kvark::InferenceSession::load_bytes(bytes, &*backend, &options)
+                }
+                ModelSource::Path(path) => kvark::InferenceSession::load(path, &*backend, &options),
+            };
+            Ok(session?)
+        };
+        let (device, session) = first(py, &devices, |device| py.detach(|| load(device)))?;
         Ok(InferenceSession {
             inputs: session.inputs().to_vec(),
             outputs: session.outputs().to_vec(),
+            copies: session.copies().filter(|_| device == "cpu").cloned(),
             session: Mutex::new(session),
+            idle: Mutex::default(),
+            made: AtomicUsize::new(0),
+            profiling: AtomicBool::new(false),
+            options: sess_options.map(|options| options.clone().unbind()),
             device,
             addresses: Mutex::default(),
         })
@@ -141,7 +186,64 @@ impl InferenceSession {
             .collect()
     }
 
-    /// Runs the model. `feed` has the inputs by name; the result has the named outputs in this order, or all. Arrays in
+    /// The `SessionOptions` that the session was made with.
+    fn get_session_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.options {
+            Some(options) => Ok(options.bind(py).clone()),
+            None => py
+                .import("kvark.ort_options")?
+                .getattr("SessionOptions")?
+                .call0(),
+        }
+    }
+
+    /// The options of each provider: none.
+    fn get_provider_options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let options = PyDict::new(py);
+        for provider in self.get_providers() {
+            options.set_item(provider, PyDict::new(py))?;
+        }
+        Ok(options)
+    }
+
+    /// What the model's file says about it.
+    fn get_modelmeta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.locked(py).description().clone();
+        let class = py.import("kvark.ort_options")?.getattr("ModelMetadata")?;
+        let fields = PyDict::new(py);
+        fields.set_item("producer_name", found.producer_name)?;
+        fields.set_item("graph_name", found.graph_name)?;
+        fields.set_item("graph_description", found.graph_description)?;
+        fields.set_item("domain", found.domain)?;
+        fields.set_item("description", found.description)?;
+        fields.set_item("version", found.version)?;
+        fields.set_item("custom_metadata_map", found.properties)?;
+        class.call((), Some(&fields))
+    }
+
+    /// Checks that the first of these providers that this machine has is the session's own: a session stays on its device.
+    #[pyo3(signature = (providers, provider_options=None))]
+    fn set_providers(
+        &self,
+        py: Python<'_>,
+        providers: Vec<Bound<'_, PyAny>>,
+        provider_options: Option<&Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        let _ = provider_options;
+        let devices = devices_of(&providers)?;
+        let (device, ()) = first(py, &devices, |device| {
+            py.detach(|| options::backend(device).map(drop))
+        })?;
+        match device == self.device {
+            true => Ok(()),
+            false => Err(Error::argument(format!(
+                "the session runs on {}: load the model again to run it on {device}",
+                self.device
+            ))),
+        }
+    }
+
+    /// Runs the model. `feed` has the inputs by name; the result has the named outputs in this order, or all if none is named. Arrays in
     /// row-major order are read where they are.
     #[pyo3(signature = (output_names, input_feed, run_options=None))]
     fn run<'py>(
@@ -152,15 +254,15 @@ impl InferenceSession {
         run_options: Option<&Bound<'py, PyAny>>,
     ) -> Result<Vec<Bound<'py, PyAny>>> {
         let _ = run_options;
-        let wanted = self.indices(output_names)?;
-        let feed = feed_of(input_feed)?;
+        let wanted = self.indices(output_names.filter(|names| !names.is_empty()))?;
+        let feed = self.feed(input_feed)?;
         let mut found: Vec<Option<Value>> = vec![None; self.outputs.len()];
         self.run_views(py, &feed, &mut |index, view| {
             if wanted.contains(&index) {
                 found[index] = Some(view.to_value());
             }
         })?;
-        select(py, found, &wanted)
+        self.select(py, found, &wanted)
     }
 
     /// Runs the model and writes outputs to arrays: `outputs` has an array or `None` by name. Returns the arrays, new ones
@@ -171,15 +273,16 @@ impl InferenceSession {
         input_feed: &Bound<'py, PyDict>,
         outputs: &Bound<'py, PyDict>,
     ) -> Result<Vec<Bound<'py, PyAny>>> {
-        let feed = feed_of(input_feed)?;
+        let feed = self.feed(input_feed)?;
         let names: Vec<String> = outputs.keys().extract()?;
         let wanted = self.indices(Some(names.clone()))?;
         let given: Vec<Bound<'py, PyAny>> = outputs.values().iter().collect();
         let mut arrays = vec![];
-        for (name, object) in names.iter().zip(&given) {
+        for ((name, object), index) in names.iter().zip(&given).zip(&wanted) {
+            let declared = self.outputs[*index].declared;
             arrays.push(match object.is_none() {
                 true => None,
-                false => Some(OutputArray::new(name, object)?),
+                false => Some(OutputArray::new(name, object, declared)?),
             });
         }
         let shapes: Vec<Option<Vec<usize>>> = arrays
@@ -195,7 +298,7 @@ impl InferenceSession {
         self.run_views(py, &feed, &mut |index, view| {
             for (at, _) in wanted.iter().enumerate().filter(|(_, i)| **i == index) {
                 let copied = match (&mut memory[at], &shapes[at]) {
-                    (Some(_), Some(shape)) if shape != view.shape => {
+                    (_, Some(shape)) if shape != view.shape => {
                         Err(format!("has shape {shape:?}, must be {:?}", view.shape))
                     }
                     (Some(memory), _) => memory.copy_from(view.data),
@@ -213,19 +316,43 @@ impl InferenceSession {
             }
         })?;
         if let Some(reason) = failed {
-            self.locked().undo_states();
+            self.locked(py).undo_states();
             return Err(Error::argument(reason));
         }
         drop(memory);
         drop(arrays);
         let mut results = vec![];
-        for (value, object) in made.into_iter().zip(given) {
-            results.push(match value {
-                Some(value) => array_of(py, value)?,
-                None => object,
-            });
+        for ((value, object), index) in made.into_iter().zip(given).zip(wanted) {
+            let Some(value) = value else {
+                results.push(object);
+                continue;
+            };
+            let array = declared_array(py, value, self.outputs[index].declared)?;
+            match object.is_none() {
+                true => results.push(array),
+                false => {
+                    let numpy = py.import("numpy")?;
+                    numpy.call_method1("copyto", (&object, array))?;
+                    results.push(object);
+                }
+            }
         }
         Ok(results)
+    }
+
+    /// Like `run` on `OrtValue`s; the outputs are `OrtValue`s, too.
+    #[pyo3(signature = (output_names, input_dict_ort_values, run_options=None))]
+    fn run_with_ort_values<'py>(
+        &self,
+        py: Python<'py>,
+        output_names: Option<Vec<String>>,
+        input_dict_ort_values: &Bound<'py, PyDict>,
+        run_options: Option<&Bound<'py, PyAny>>,
+    ) -> Result<Vec<Bound<'py, PyAny>>> {
+        let arrays = self.run(py, output_names, input_dict_ort_values, run_options)?;
+        let class = py.import("kvark.binding")?.getattr("OrtValue")?;
+        let values = arrays.into_iter().map(|array| class.call1((array,)));
+        Ok(values.collect::<PyResult<_>>()?)
     }
 
     /// A binding of arrays to inputs and outputs, for `run_with_iobinding`.
@@ -266,13 +393,13 @@ impl InferenceSession {
         trace: &Bound<'py, PyAny>,
     ) -> Result<Vec<Bound<'py, PyAny>>> {
         let wanted = self.indices(output_names)?;
-        let feed = feed_of(feed)?;
+        let feed = self.feed(feed)?;
         let feed: Vec<(String, Value)> = feed
             .iter()
             .map(|(name, array)| (name.clone(), array.view().to_value()))
             .collect();
         let mut failed = None;
-        let outputs = self.locked().run_traced(feed, &mut |name, op, value| {
+        let outputs = self.locked(py).run_traced(feed, &mut |name, op, value| {
             let call = array_of(py, value.clone()).and_then(|array| trace.call1((name, op, array)));
             if let Err(error) = call {
                 failed.get_or_insert(error);
@@ -282,21 +409,21 @@ impl InferenceSession {
             Some(error) => Err(error.into()),
             None => {
                 let outputs = outputs.into_iter().map(|(_, value)| Some(value));
-                select(py, outputs.collect(), &wanted)
+                self.select(py, outputs.collect(), &wanted)
             }
         }
     }
 
     /// The buffers that the model writes to, which keep their elements from run to run.
-    fn get_states(&self) -> Vec<NodeArg> {
-        let session = self.locked();
+    fn get_states(&self, py: Python<'_>) -> Vec<NodeArg> {
+        let session = self.locked(py);
         session.states().iter().map(NodeArg::from).collect()
     }
 
     /// Copies of the states by name, to be saved.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
-        let session = self.locked();
+        let session = self.locked(py);
         for info in session.states() {
             if let Some(value) = session.state(&info.name) {
                 dict.set_item(&info.name, array_of(py, value.clone())?)?;
@@ -307,8 +434,8 @@ impl InferenceSession {
 
     /// Replaces the states that `states` names. If one of them does not fit, none is replaced.
     fn load_state_dict(&self, states: &Bound<'_, PyDict>) -> Result<()> {
-        let given = feed_of(states)?;
-        let mut session = self.locked();
+        let given = arrays_of(states, |_| None)?;
+        let mut session = self.locked(states.py());
         let mut before = vec![];
         for (name, array) in &given {
             let old = session.state(name).cloned();
@@ -324,18 +451,19 @@ impl InferenceSession {
     }
 
     /// Gives the states the elements that they have in the model file.
-    fn reset_states(&self) {
-        self.locked().reset_states();
+    fn reset_states(&self, py: Python<'_>) {
+        self.locked(py).reset_states();
     }
 
-    /// Measures nodes from now on, or stops it. Needs the compiled executor.
-    fn set_profiling(&self, on: bool) {
-        self.locked().set_profiling(on);
+    /// Measures nodes from now on, or stops it; meanwhile runs take turns. Needs the compiled executor.
+    fn set_profiling(&self, py: Python<'_>, on: bool) {
+        self.profiling.store(on, Ordering::Relaxed);
+        self.locked(py).set_profiling(on);
     }
 
     /// The measurements since profiling was started: op, label, runs, seconds, bytes and multiply-accumulates by node.
     fn profile<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let nodes = self.locked().profile();
+        let nodes = self.locked(py).profile();
         let dict = |node: &kvark::inference::NodeProfile| {
             let dict = PyDict::new(py);
             dict.set_item("op", PyString::new(py, node.op))?;
@@ -351,14 +479,44 @@ impl InferenceSession {
 
     /// Bytes of activations and scratch that are allocated now.
     #[getter]
-    fn arena_bytes(&self) -> usize {
-        self.locked().arena_bytes()
+    fn arena_bytes(&self, py: Python<'_>) -> usize {
+        self.locked(py).arena_bytes()
     }
 }
 
 impl InferenceSession {
-    fn locked(&self) -> MutexGuard<'_, kvark::InferenceSession> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The session, when no other thread runs it. The interpreter's lock is not held while this waits, because a traced run takes it.
+    fn locked(&self, py: Python<'_>) -> MutexGuard<'_, kvark::InferenceSession> {
+        let locked = self.session.lock_py_attached(py);
+        locked.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The inputs of a run, with elements of their declared types.
+    fn feed<'py>(&self, feed: &Bound<'py, PyDict>) -> Result<Vec<(String, InputArray<'py>)>> {
+        arrays_of(feed, |name| {
+            let found = self.inputs.iter().find(|info| info.name == name);
+            found.map(|info| info.declared)
+        })
+    }
+
+    /// The wanted outputs as arrays of their declared types.
+    fn select<'py>(
+        &self,
+        py: Python<'py>,
+        mut outputs: Vec<Option<Value>>,
+        wanted: &[usize],
+    ) -> Result<Vec<Bound<'py, PyAny>>> {
+        let mut arrays = vec![];
+        for (at, index) in wanted.iter().enumerate() {
+            // An output that is asked for twice is copied.
+            let value = match wanted[at + 1..].contains(index) {
+                true => outputs[*index].clone(),
+                false => outputs[*index].take(),
+            };
+            let value = value.expect("an output is taken once");
+            arrays.push(declared_array(py, value, self.outputs[*index].declared)?);
+        }
+        Ok(arrays)
     }
 
     /// Runs the model on borrowed arrays without the interpreter's lock, and calls `output` with each output.
@@ -379,7 +537,43 @@ impl InferenceSession {
             .addresses
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = addresses.collect();
-        py.detach(|| Ok(self.locked().run_borrowed(views, output)?))
+        py.detach(|| {
+            let mut session = match self.session.try_lock() {
+                Ok(session) => session,
+                Err(TryLockError::Poisoned(error)) => error.into_inner(),
+                Err(TryLockError::WouldBlock) => match self.copy() {
+                    Some(mut copy) => {
+                        let result = copy.run_borrowed(views, output);
+                        let idle = self.idle.lock();
+                        idle.unwrap_or_else(PoisonError::into_inner).push(copy);
+                        return Ok(result?);
+                    }
+                    None => self.session.lock().unwrap_or_else(PoisonError::into_inner),
+                },
+            };
+            Ok(session.run_borrowed(views, output)?)
+        })
+    }
+
+    /// A copy of the session for a run beside others; `None` if the run has to wait.
+    fn copy(&self) -> Option<kvark::InferenceSession> {
+        let copies = self.copies.as_ref()?;
+        if self.profiling.load(Ordering::Relaxed) {
+            return None;
+        }
+        let idle = self
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        idle.or_else(|| {
+            // More runs than cores gain nothing.
+            let most = std::thread::available_parallelism().map_or(1, usize::from);
+            let one_more = |made: usize| (made < most).then_some(made + 1);
+            let relaxed = Ordering::Relaxed;
+            self.made.fetch_update(relaxed, relaxed, one_more).ok()?;
+            copies.make(&self.inputs, &self.outputs).ok()
+        })
     }
 
     /// The indices of the named outputs; of all without names.
@@ -401,52 +595,25 @@ impl InferenceSession {
     }
 }
 
-/// ONNX Runtime's names of devices.
-const PROVIDERS: [(&str, &str); 2] = [
-    ("CUDAExecutionProvider", "cuda"),
-    ("CPUExecutionProvider", "cpu"),
-];
-
-/// The device of the first provider, each a name or a pair of a name and options.
-fn device_of(providers: &[Bound<'_, PyAny>]) -> Result<String> {
-    let Some(first) = providers.first() else {
-        return Ok("cpu".to_owned());
-    };
-    let name: String = match first.extract() {
-        Ok(name) => name,
-        Err(_) => first.get_item(0)?.extract()?,
-    };
-    let found = PROVIDERS.iter().find(|(known, _)| *known == name);
-    let (_, device) = found.ok_or_else(|| {
-        let known: Vec<&str> = PROVIDERS.iter().map(|(name, _)| *name).collect();
-        let known = known.join(" and ");
-        Error::argument(format!("there is no provider {name:?}, only {known}"))
-    })?;
-    Ok((*device).to_owned())
+/// A model: a file, or its bytes.
+#[derive(FromPyObject)]
+enum ModelSource {
+    Bytes(PyBackedBytes),
+    Path(PathBuf),
 }
 
-fn feed_of<'py>(feed: &Bound<'py, PyDict>) -> Result<Vec<(String, InputArray<'py>)>> {
+/// The arrays of a dictionary by name, with elements of the types that `declared` has for their names.
+fn arrays_of<'py>(
+    feed: &Bound<'py, PyDict>,
+    declared: impl Fn(&str) -> Option<StoredType>,
+) -> Result<Vec<(String, InputArray<'py>)>> {
     let pair = |(name, object): (Bound<'py, PyAny>, Bound<'py, PyAny>)| {
         let name: String = name.extract()?;
-        let array = InputArray::new(&name, &object)?;
+        let array = match declared(&name) {
+            Some(declared) => InputArray::declared(&name, &object, declared)?,
+            None => InputArray::new(&name, &object)?,
+        };
         Ok((name, array))
     };
     feed.iter().map(pair).collect()
-}
-
-fn select<'py>(
-    py: Python<'py>,
-    mut outputs: Vec<Option<Value>>,
-    wanted: &[usize],
-) -> Result<Vec<Bound<'py, PyAny>>> {
-    let mut arrays = vec![];
-    for (at, index) in wanted.iter().enumerate() {
-        // An output that is asked for twice is copied.
-        let value = match wanted[at + 1..].contains(index) {
-            true => outputs[*index].clone(),
-            false => outputs[*index].take(),
-        };
-        arrays.push(array_of(py, value.expect("an output is taken once"))?);
-    }
-    Ok(arrays)
 }

@@ -14,6 +14,7 @@ mod interrupt;
 mod loaded;
 mod model;
 mod options;
+mod providers;
 mod request;
 mod result;
 mod scatter;
@@ -45,6 +46,12 @@ mod _kvark {
     #[pyfunction]
     fn run_command(py: pyo3::Python<'_>, arguments: Vec<std::ffi::OsString>) -> u8 {
         py.detach(|| kvark_cli::main(arguments))
+    }
+
+    /// Whether this machine has a GPU that kvark runs on.
+    #[pyfunction]
+    fn has_cuda(py: pyo3::Python<'_>) -> bool {
+        py.detach(crate::options::has_cuda)
     }
 
     #[pymodule_init]

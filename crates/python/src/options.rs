@@ -13,6 +13,7 @@ use kvark::{Model, RunnerOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde_json::Value as Json;
+use std::sync::LazyLock;
 
 /// The backend with this name.
 pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
@@ -30,6 +31,12 @@ pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
             "there is no device {other:?}; the devices are \"cpu\" and \"cuda\""
         ))),
     }
+}
+
+/// Whether this machine has a GPU that kvark runs on. It is looked for once.
+pub(crate) fn has_cuda() -> bool {
+    static FOUND: LazyLock<bool> = LazyLock::new(|| Cuda::new(None).is_ok());
+    *FOUND
 }
 
 /// Threads and executor.

@@ -1,15 +1,18 @@
 //! `InferenceSession`: runs one graph on named tensors, for models that are not decoders and for single decoder steps.
 
 mod by_shape;
+mod copies;
 mod random;
 mod scatter;
 
 pub use by_shape::MAX_SHAPES;
+pub use copies::SessionCopies;
 pub use import::{TensorDim, TensorInfo};
 pub use random::RandomInputs;
 pub use scatter::ScatterDecoder;
 
 use self::by_shape::ShapedRuns;
+use self::copies::CopySource;
 use crate::batch_runner::new_kv;
 use crate::options::{RunnerOptions, cache_config};
 use crate::{RuntimeError, RuntimeErrorKind};
@@ -17,9 +20,10 @@ use backend::{
     Backend, BackendError, BackendErrorKind, CompileOptions, NodeProfile, OutputCallback, Runnable,
     TraceCallback, attention_nodes,
 };
+use base::Bytes;
 use graph::passes::{self, PassSelection};
 use graph::{DataMut, Graph, TensorId, Value, ValueRef};
-use import::{Artifact, ImportOptions, Method, ShapedMethod};
+use import::{Artifact, ImportError, ImportOptions, Method, ModelDescription, ShapedMethod};
 use kv::{BackendOptions, CacheEntry, CacheRegistry, CacheSession, Contiguous};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +53,9 @@ pub struct InferenceSession {
     inputs: Vec<TensorInfo>,
     outputs: Vec<TensorInfo>,
     states: Vec<TensorInfo>,
+    description: ModelDescription,
+    /// Makes copies of the session, if it keeps nothing between runs.
+    copies: Option<SessionCopies>,
     /// The session's own cache, cleared before every run.
     cache: Option<CacheSession<Contiguous>>,
     /// Free bytes of the backend's device when the session was created, if it reports them.
@@ -75,14 +82,63 @@ impl InferenceSession {
         backend: &dyn Backend,
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
-        let artifact = open(path)?;
-        let graph = match select_method(&artifact, options.method.as_deref())? {
-            Selected::Planned(method) => method.graph.clone(),
+        let artifact = open(|options| import::open_with(path, options))?;
+        InferenceSession::from_artifact(artifact, backend, options)
+    }
+
+    /// Like [`load`](InferenceSession::load), for a model held in `bytes`, without files beside it.
+    pub fn load_bytes(
+        bytes: Bytes,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let artifact = open(|options| import::open_bytes(bytes.clone(), options))?;
+        InferenceSession::from_artifact(artifact, backend, options)
+    }
+
+    fn from_artifact(
+        artifact: Artifact,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let description = artifact.description();
+        let mut session = InferenceSession::of_method(artifact, backend, options)?;
+        session.description = description;
+        Ok(session)
+    }
+
+    fn of_method(
+        artifact: Artifact,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
+        let method = select_method(&artifact, options.method.as_deref())?;
+        let (graph, declared) = match method {
+            Selected::Planned(method) => {
+                (method.graph.clone(), artifact.declared_types(&method.name))
+            }
             Selected::ByShape(method) => {
                 let method = method.clone();
                 return InferenceSession::by_shape(artifact, method, backend, options);
             }
         };
+        let mut session = InferenceSession::of_graph(graph, &artifact, backend, options)?;
+        for info in session.inputs.iter_mut().chain(&mut session.outputs) {
+            let declared = declared.get(&info.name).copied();
+            // A decoder for runners has inputs of its own, which may have names of the file.
+            if let Some(declared) = declared.filter(|kind| kind.dtype() == info.dtype) {
+                info.declared = declared;
+            }
+        }
+        Ok(session)
+    }
+
+    fn of_graph(
+        graph: Graph,
+        artifact: &Artifact,
+        backend: &dyn Backend,
+        options: &InferenceOptions,
+    ) -> Result<InferenceSession, RuntimeError> {
         let attends = attention_nodes(&graph).next().is_some();
         if !attends || options.backend.cache_key.is_some() {
             return InferenceSession::from_graph(graph, backend, options);
@@ -119,12 +175,18 @@ impl InferenceSession {
         options: &InferenceOptions,
     ) -> Result<InferenceSession, RuntimeError> {
         let (inputs, outputs) = (method.inputs.clone(), method.outputs.clone());
-        let runs = ShapedRuns::new(artifact, method, backend, &options.compile, &options.passes)?;
+        let artifact = Arc::new(artifact);
+        let (compile, passes) = (&options.compile, &options.passes);
+        let source =
+            CopySource::ByShape(artifact.clone(), Box::new(method.clone()), passes.clone());
+        let runs = ShapedRuns::new(artifact, method, backend, compile, passes)?;
         Ok(InferenceSession {
             runs: Runs::ByShape(Box::new(runs)),
             inputs,
             outputs,
             states: vec![],
+            description: ModelDescription::default(),
+            copies: copies(source, backend, compile),
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -144,15 +206,19 @@ impl InferenceSession {
             name: state.name.clone(),
             ..TensorInfo::of(&graph, *id)
         });
-        let states = states.collect();
+        let states: Vec<TensorInfo> = states.collect();
         passes::optimise_with(&mut graph, &options.passes).map_err(BackendError::from)?;
         let graph = Arc::new(graph);
         let executable = backend.compile(graph.clone(), &options.compile)?;
+        let is_stateless = states.is_empty() && cache.is_none();
+        let source = is_stateless.then(|| CopySource::Planned(graph.clone()));
         Ok(InferenceSession {
             runs: Runs::Planned(Box::new(Runnable::bind(graph, executable, cache)?)),
             inputs,
             outputs,
             states,
+            description: ModelDescription::default(),
+            copies: source.and_then(|source| copies(source, backend, &options.compile)),
             cache: None,
             free_memory: backend.free_memory(),
         })
@@ -166,6 +232,17 @@ impl InferenceSession {
     /// The outputs of [`run`](InferenceSession::run).
     pub fn outputs(&self) -> &[TensorInfo] {
         &self.outputs
+    }
+
+    /// Makes further sessions on the same graphs and weights, for threads that run the model at once. `None` if the session keeps states
+    /// or a cache between runs, or its backend cannot compile graphs later.
+    pub fn copies(&self) -> Option<&SessionCopies> {
+        self.copies.as_ref()
+    }
+
+    /// What the model's file says about it.
+    pub fn description(&self) -> &ModelDescription {
+        &self.description
     }
 
     /// The session's states: the buffers that the model writes to. They keep their elements from run to run; a run that fails changes
@@ -428,26 +505,43 @@ impl InferenceSession {
     }
 }
 
+fn copies(
+    source: CopySource,
+    backend: &dyn Backend,
+    compile: &CompileOptions,
+) -> Option<SessionCopies> {
+    Some(SessionCopies {
+        source,
+        backend: backend.shared()?,
+        compile: CompileOptions {
+            progress: None,
+            ..compile.clone()
+        },
+    })
+}
+
 fn list(tensors: &[TensorInfo]) -> String {
     let texts: Vec<String> = tensors.iter().map(TensorInfo::to_string).collect();
     texts.join(", ")
 }
 
 /// Imports a model as it was exported with a graph for all shapes, else as a decoder, else with graphs for the shapes of each run.
-fn open(path: &Path) -> Result<Artifact, RuntimeError> {
+fn open(
+    import: impl Fn(&ImportOptions) -> Result<Artifact, ImportError>,
+) -> Result<Artifact, RuntimeError> {
     let exported = ImportOptions {
         as_exported: true,
         by_shape: true,
         ..ImportOptions::default()
     };
-    let found = import::open_with(path, &exported);
+    let found = import(&exported);
     if found
         .as_ref()
         .is_ok_and(|artifact| artifact.shaped.is_empty())
     {
         return Ok(found?);
     }
-    match import::open(path) {
+    match import(&ImportOptions::default()) {
         Ok(artifact) if artifact.facts.is_decoder() => Ok(artifact),
         _ => Ok(found?),
     }
@@ -523,6 +617,16 @@ mod tests {
             found,
             [("sum".to_owned(), Value::f32([1, 2], vec![12.0, 22.0]))]
         );
+    }
+
+    #[test]
+    fn copies_run_beside_the_session() {
+        let mut session = session();
+        let copies = session.copies().cloned().unwrap();
+        let mut copy = copies.make(session.inputs(), session.outputs()).unwrap();
+        assert_eq!(list(copy.inputs()), list(session.inputs()));
+        let feed = || [("x", x(2)), ("y", Value::f32([2], vec![10.0, 20.0]))];
+        assert_eq!(copy.run(feed()).unwrap(), session.run(feed()).unwrap());
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
 pub use generator::{Generator, PausedGeneration, generate};
 pub use inference::{
-    InferenceOptions, InferenceSession, MAX_SHAPES, RandomInputs, ScatterDecoder, TensorDim,
-    TensorInfo,
+    InferenceOptions, InferenceSession, MAX_SHAPES, RandomInputs, ScatterDecoder, SessionCopies,
+    TensorDim, TensorInfo,
 };
 pub use memory::{
     ArenaBuffer, ArenaPlan, CacheKind, LimitSource, MemoryPlan, MemoryShortfall, MemoryUsage,

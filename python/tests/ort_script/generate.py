@@ -1,4 +1,4 @@
-"""Makes classifier.onnx, its inputs and what `script.py` saves with ONNX Runtime.
+"""Makes classifier.onnx, its inputs and what `script.py` saves with ONNX Runtime, and types.onnx.
 
     pip install numpy onnx==1.23.2 onnxruntime==1.31.1
     python python/tests/ort_script/generate.py
@@ -56,5 +56,28 @@ def main():
     subprocess.run([sys.executable, HERE / "script.py", *arguments], check=True)
 
 
+def types():
+    """An identity for each element type, and all that a file says about its model."""
+    kinds = [
+        T.FLOAT, T.DOUBLE, T.FLOAT16, T.UINT8, T.INT8, T.UINT16, T.INT16, T.UINT32, T.INT32, T.UINT64, T.INT64, T.BOOL,
+    ]
+    named = {h.tensor_dtype_to_np_dtype(kind).name: kind for kind in kinds}
+    graph = h.make_graph(
+        [h.make_node("Identity", [name], [f"{name}_out"]) for name in named],
+        "types",
+        [h.make_tensor_value_info(name, kind, ["n"]) for name, kind in named.items()],
+        [h.make_tensor_value_info(f"{name}_out", kind, ["n"]) for name, kind in named.items()],
+        doc_string="one identity for each type",
+    )
+    model = h.make_model(
+        graph, opset_imports=[h.make_opsetid("", 21)], ir_version=10, producer_name="generate.py", producer_version="1",
+        domain="test.kvark", model_version=3, doc_string="types of elements",
+    )
+    h.set_model_props(model, {"author": "nobody", "empty": ""})
+    onnx.checker.check_model(model)
+    onnx.save(model, HERE / "types.onnx")
+
+
 if __name__ == "__main__":
     main()
+    types()

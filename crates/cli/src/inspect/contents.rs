@@ -2,6 +2,7 @@
 
 use super::SHOWN;
 use anyhow::Result;
+use kvark::model::genai::{self, GenAi, SidecarFiles};
 use kvark::model::gguf::{Array, Gguf, GgufTensor, Value as Meta};
 use kvark::model::onnx::{Onnx, Port};
 use kvark::model::pt2::{Program, Pt2, Pt2Tensor};
@@ -42,8 +43,19 @@ pub(super) struct Exported {
 }
 
 impl Contents {
-    /// Reads the contents of a file, whether it could be imported or not.
+    /// Reads the contents of a file or folder, whether it could be imported or not.
     pub(super) fn read(path: &Path, artifact: Option<&Artifact>) -> Result<Contents> {
+        let path = &genai::model_file(path)?;
+        let mut contents = Contents::of_file(path, artifact)?;
+        if contents.format == Format::Onnx
+            && let Some(config) = SidecarFiles::find(path)?.genai
+        {
+            contents.add_configuration(&config);
+        }
+        Ok(contents)
+    }
+
+    fn of_file(path: &Path, artifact: Option<&Artifact>) -> Result<Contents> {
         if let Some(artifact) = artifact {
             return Ok(match &artifact.file {
                 ModelFile::Gguf(file) => Contents::of_gguf(file),
@@ -60,6 +72,44 @@ impl Contents {
             Format::Safetensors => Contents::of_safetensors(&Safetensors::open(path)?),
             _ => Contents::of_gguf(&Gguf::open(path)?),
         })
+    }
+
+    /// Adds what the configuration of a GenAI folder says.
+    fn add_configuration(&mut self, config: &GenAi) {
+        self.architecture = Some(config.model_type.clone());
+        let search = &config.search;
+        let ids = |ids: &[u32]| (!ids.is_empty()).then(|| json!(ids));
+        // The decimal number that the file most likely has.
+        let real = |x: Option<f32>| x.map(number);
+        let settings = [
+            (
+                "model.context_length",
+                config.context_length.map(Value::from),
+            ),
+            ("model.vocab_size", config.vocab_size.map(Value::from)),
+            ("model.bos_token_id", config.bos.map(Value::from)),
+            ("model.eos_token_id", ids(&config.eos)),
+            ("model.pad_token_id", config.pad.map(Value::from)),
+            ("model.decoder.head_size", config.head_size.map(Value::from)),
+            ("search.do_sample", search.do_sample.map(Value::from)),
+            ("search.temperature", real(search.temperature)),
+            ("search.top_k", search.top_k.map(Value::from)),
+            ("search.top_p", real(search.top_p)),
+            ("search.repetition_penalty", real(search.repetition_penalty)),
+            ("search.max_length", search.max_length.map(Value::from)),
+        ];
+        for (key, value) in settings {
+            if let Some(value) = value {
+                let shown = value.to_string();
+                self.metadata.push((key.to_owned(), value, shown));
+            }
+        }
+        if !config.not_honoured.is_empty() {
+            let value = json!(config.not_honoured);
+            let shown = config.not_honoured.join(", ");
+            self.metadata
+                .push(("not supported".to_owned(), value, shown));
+        }
     }
 
     fn of_gguf(file: &Gguf) -> Contents {
@@ -158,7 +208,7 @@ impl Contents {
             let producer = json!(file.producer);
             metadata.push(("producer".into(), producer.clone(), producer.to_string()));
         }
-        let words = file.metadata.iter();
+        let words = file.description.properties.iter();
         metadata.extend(
             words.map(|(key, value)| (key.clone(), json!(value), clip(format!("{value:?}")))),
         );

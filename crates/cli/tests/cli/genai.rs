@@ -18,6 +18,12 @@ fn a_genai_folder_runs_scores_and_chats() {
     let caches = "KV caches     1\n  0           heads 2, keys of 8, values of 8\n";
     assert!(shown.contains(caches), "{shown}");
 
+    let said = "architecture  llama\n";
+    assert!(shown.contains(said), "{shown}");
+    let inspected = folder.run(&["inspect", FOLDER, "--json"]).json();
+    assert_eq!(inspected["metadata"]["model.eos_token_id"], json!([2, 4]));
+    assert_eq!(inspected["metadata"]["search.top_k"], json!(7));
+
     // The configuration asks for greedy sampling, so the seed has no effect.
     let run = |seed: &str| {
         let args = [
@@ -54,6 +60,34 @@ fn a_genai_folder_runs_scores_and_chats() {
 
     let chat = folder.run_with_input(&["chat", FOLDER, "-n", "2"], "hi\n");
     assert_eq!(chat.code, Some(0), "{chat:?}");
+}
+
+/// A folder that cannot be run is shown, with the reason.
+#[test]
+fn a_genai_folder_that_cannot_be_run_is_inspected() {
+    let folder = Folder::new();
+    let copy = folder.path("copy");
+    std::fs::create_dir_all(&copy).unwrap();
+    let path = std::path::Path::new(FOLDER);
+    for entry in std::fs::read_dir(path).unwrap() {
+        let from = entry.unwrap().path();
+        std::fs::copy(&from, copy.join(from.file_name().unwrap())).unwrap();
+    }
+    let config = std::fs::read_to_string(path.join("genai_config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    // These are the names of keys.
+    config["model"]["decoder"]["inputs"]["past_value_names"] = json!("key_cache.%d");
+    config["search"]["num_beams"] = json!(4);
+    std::fs::write(copy.join("genai_config.json"), config.to_string()).unwrap();
+    let shown = folder.run(&["inspect", copy.to_str().unwrap()]).ok();
+    for text in [
+        "cannot be run: ",
+        "architecture  llama\n",
+        "search.num_beams: 4",
+        "inputs\n  input_ids",
+    ] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
 }
 
 #[test]

@@ -4,22 +4,21 @@ use std::collections::BTreeMap;
 
 use super::schema::{Attribute, DimProto};
 use super::tensor::OnnxTensor;
+use crate::model_description::ModelDescription;
 use crate::stored_type::StoredType;
 use crate::tensor_info::{TensorDim, TensorInfo};
 
 /// A `.onnx` file.
 #[derive(Clone, Debug)]
 pub struct Onnx {
-    /// The graph's name.
-    pub name: String,
+    /// What the file says about its model.
+    pub description: ModelDescription,
     /// IR version.
     pub ir_version: i64,
     /// Name and version of the tool that wrote the file.
     pub producer: String,
     /// Version of each op set by domain; the default domain is `""`.
     pub opsets: BTreeMap<String, i64>,
-    /// Metadata properties.
-    pub metadata: BTreeMap<String, String>,
     /// The model's inputs, in file order.
     pub inputs: Vec<Port>,
     /// The model's outputs, in file order.
@@ -48,6 +47,11 @@ impl Port {
         format!("{}.{axis}", self.name)
     }
 
+    /// The element type; `None` if the file states none that kvark reads.
+    pub fn declared(&self) -> Option<StoredType> {
+        self.kind
+    }
+
     /// Name, type and shape; `None` if the file does not state them.
     pub(super) fn info(&self) -> Option<TensorInfo> {
         let dim = |(axis, dim): (usize, &DimProto)| {
@@ -61,6 +65,7 @@ impl Port {
         Some(TensorInfo {
             name: self.name.clone(),
             dtype: self.kind?.dtype(),
+            declared: self.kind?,
             shape: shape.collect::<Option<_>>()?,
         })
     }

@@ -120,7 +120,7 @@ pub fn lower(
         graph,
     };
     Ok(LoweredModel {
-        name: Some(file.name.clone()).filter(|name| !name.is_empty()),
+        name: Some(file.description.graph_name.clone()).filter(|name| !name.is_empty()),
         architecture: architecture.to_owned(),
         methods: graph.map(method).into_iter().collect(),
         shaped,

@@ -11,6 +11,7 @@ use super::schema::{DimProto, GraphProto, ModelProto, ValueInfo};
 use super::tensor::{ExternalDataFiles, OnnxTensor, kind};
 use super::topological_sort;
 use crate::error::ImportError;
+use crate::model_description::ModelDescription;
 
 /// The newest supported IR version. Newer versions may change the meaning of fields.
 const NEWEST_IR: i64 = 14;
@@ -62,14 +63,21 @@ pub(super) fn read(
     let mut nodes = topological_sort::sorted(nodes, given, &outputs)?;
     leave_out_unused(&mut nodes, &outputs);
     Ok(Onnx {
-        name: graph.name.clone(),
+        description: ModelDescription {
+            graph_name: graph.name.clone(),
+            graph_description: graph.doc_string.clone(),
+            producer_name: model.producer_name.clone(),
+            domain: model.domain.clone(),
+            version: model.model_version,
+            description: model.doc_string.clone(),
+            properties: model.metadata.clone(),
+        },
         ir_version: model.ir_version,
         producer: [&model.producer_name[..], &model.producer_version]
             .join(" ")
             .trim()
             .to_owned(),
         opsets,
-        metadata: model.metadata.clone(),
         inputs,
         outputs,
         tensors,

@@ -14,6 +14,9 @@ pub(super) struct ModelProto {
     pub(super) ir_version: i64,
     pub(super) producer_name: String,
     pub(super) producer_version: String,
+    pub(super) domain: String,
+    pub(super) model_version: i64,
+    pub(super) doc_string: String,
     pub(super) opsets: BTreeMap<String, i64>,
     pub(super) graph: Option<GraphProto>,
     pub(super) functions: Vec<FunctionProto>,
@@ -23,6 +26,7 @@ pub(super) struct ModelProto {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphProto {
     pub(super) name: String,
+    pub(super) doc_string: String,
     pub(super) nodes: Vec<NodeProto>,
     pub(super) initializers: Vec<TensorProto>,
     pub(super) inputs: Vec<ValueInfo>,
@@ -129,6 +133,9 @@ impl ModelProto {
                 1 => model.ir_version = field.int()?,
                 2 => model.producer_name = field.text()?,
                 3 => model.producer_version = field.text()?,
+                4 => model.domain = field.text()?,
+                5 => model.model_version = field.int()?,
+                6 => model.doc_string = field.text()?,
                 7 => model.graph = Some(GraphProto::read(field.message()?)?),
                 8 => opset(field.message()?, &mut model.opsets)?,
                 14 => entry(field.message()?, &mut model.metadata)?,
@@ -185,6 +192,7 @@ impl GraphProto {
                     let tensor = TensorProto::read(field.message()?)?;
                     graph.initializers.push(tensor);
                 }
+                10 => graph.doc_string = field.text()?,
                 11 => graph.inputs.push(ValueInfo::read(field.message()?)?),
                 12 => graph.outputs.push(ValueInfo::read(field.message()?)?),
                 15 => graph.has_sparse = true,

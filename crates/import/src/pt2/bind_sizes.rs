@@ -10,6 +10,7 @@ use super::size_tree::SizeTree;
 use super::tensor;
 use crate::by_shape::ShapedMethod;
 use crate::error::ImportError;
+use crate::stored_type::StoredType;
 use crate::tensor_info::{TensorDim, TensorInfo};
 
 /// The values of dynamic sizes, by the file's names.
@@ -32,6 +33,16 @@ impl Program {
         }
     }
 
+    /// The element types of the inputs and outputs, by name.
+    pub(crate) fn declared_types(&self) -> BTreeMap<String, StoredType> {
+        let inputs = user_inputs(self).into_iter().flatten();
+        let outputs = self.graph.outputs.iter().flat_map(Argument::names);
+        let kind = |name: &str| tensor::kind(self.graph.tensor_values.get(name)?.dtype).ok();
+        let declared = inputs.chain(outputs);
+        let declared = declared.filter_map(|name| Some((name.to_owned(), kind(name)?)));
+        declared.collect()
+    }
+
     /// Name, type and shape of a tensor; `None` if the file does not state them.
     fn info(&self, name: &str) -> Option<TensorInfo> {
         let meta = self.graph.tensor_values.get(name)?;
@@ -44,9 +55,11 @@ impl Program {
                 }
             })
         };
+        let declared = tensor::kind(meta.dtype).ok()?;
         Some(TensorInfo {
             name: name.to_owned(),
-            dtype: tensor::kind(meta.dtype).ok()?.dtype(),
+            dtype: declared.dtype(),
+            declared,
             shape: meta.sizes.iter().map(dim).collect::<Option<_>>()?,
         })
     }

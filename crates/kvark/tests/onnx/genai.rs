@@ -1,9 +1,13 @@
 //! GenAI folders: configuration, model and tokenizer.
 
-use crate::support::{beside, exact, model};
+use crate::common::named_by;
+use crate::support::{beside, exact, json, largest_difference, literal, model};
 use kvark::generate::{GenerateOptions, Sampler};
+use kvark::inference::{TensorDim, Value};
 use kvark::text::{EncodeOptions, Message};
 use kvark::{Cpu, Model, Runner};
+use serde_json::Value as Json;
+use std::path::PathBuf;
 
 #[test]
 fn a_folder_is_a_model_with_its_tokenizer_and_template() {
@@ -46,6 +50,103 @@ fn a_folder_is_a_model_with_its_tokenizer_and_template() {
         .generate(&model, &ids, &mut sampler, &options, |_| true)
         .unwrap();
     assert!(!answer.tokens.is_empty());
+}
+
+/// Folders of the builder of ONNX Runtime GenAI, whose files do not state how wide a head is.
+fn built() -> Vec<PathBuf> {
+    let folders = [Some(beside().join("builder")), named_by("KVARK_TEST_GENAI")];
+    let entries = folders.into_iter().flatten().flat_map(|folder| {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    });
+    let mut built: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    built.sort();
+    assert!(built.len() >= 2);
+    built
+}
+
+#[test]
+fn folders_of_the_builder_give_the_logits_of_onnx_runtime() {
+    for folder in built() {
+        let expected = json(&folder.join("expected.json"));
+        let numbers = |list: &Json| -> Vec<f32> {
+            let list = list.as_array().unwrap().iter();
+            list.map(|x| x.as_f64().unwrap() as f32).collect()
+        };
+        let tolerance = expected["tolerance"].as_f64().unwrap() as f32;
+        let ids: Vec<u32> = numbers(&expected["ids"])
+            .iter()
+            .map(|id| *id as u32)
+            .collect();
+        let rows = expected["logits"].as_array().unwrap().iter();
+        let truth: Vec<f32> = rows.flat_map(numbers).collect();
+        // The model's file alone runs too: what the configuration states follows from the attention.
+        let alone = std::env::temp_dir().join(format!("kvark-alone-{}", std::process::id()));
+        std::fs::create_dir_all(&alone).unwrap();
+        for name in ["model.onnx", "model.onnx.data"] {
+            std::fs::copy(folder.join(name), alone.join(name)).unwrap();
+        }
+        for path in [folder.clone(), alone.join("model.onnx")] {
+            let model = model(&path);
+            for step in [ids.len(), 5, 1] {
+                let mut runner = Runner::new(&model, &Cpu::new().unwrap(), &exact()).unwrap();
+                let mut found = vec![];
+                for step in ids.chunks(step) {
+                    let keep = |_: usize, row: &[f32]| {
+                        found.extend_from_slice(row);
+                        true
+                    };
+                    runner.feed_all_logits(step, keep).unwrap();
+                }
+                let away = largest_difference(&found, &truth);
+                assert!(away < tolerance, "{} by {step}: {away}", path.display());
+            }
+        }
+        std::fs::remove_dir_all(&alone).unwrap();
+    }
+}
+
+/// A session has the inputs of the file, with the size of a head from the configuration.
+#[test]
+fn folders_of_the_builder_run_as_they_were_exported() {
+    for name in ["phi", "qwen3"] {
+        let folder = beside().join("builder").join(name);
+        let expected = json(&folder.join("expected.json"));
+        let head_size = json(&folder.join("genai_config.json"))["model"]["decoder"]["head_size"]
+            .as_u64()
+            .unwrap() as usize;
+        let mut session = literal(&folder);
+        let ids = expected["ids"].as_array().unwrap();
+        let (n, batch) = (ids.len(), 1);
+        let ids: Vec<i64> = ids.iter().map(|id| id.as_i64().unwrap()).collect();
+        let feed: Vec<(String, Value)> = session
+            .inputs()
+            .iter()
+            .map(|input| {
+                let value = match &input.name[..] {
+                    "input_ids" => Value::i64([batch, n], ids.clone()),
+                    "attention_mask" => Value::i64([batch, n], vec![1; n]),
+                    _ => {
+                        let [_, TensorDim::Fixed(heads), _, TensorDim::Fixed(dim)] =
+                            input.shape[..]
+                        else {
+                            panic!("{input}")
+                        };
+                        assert_eq!(dim, head_size);
+                        Value::f32([batch, heads, 0, dim], vec![])
+                    }
+                };
+                (input.name.clone(), value)
+            })
+            .collect();
+        let outputs = session.run(feed).unwrap();
+        let rows = expected["logits"].as_array().unwrap().iter();
+        let truth = rows.flat_map(|row| row.as_array().unwrap());
+        let truth: Vec<f32> = truth.map(|x| x.as_f64().unwrap() as f32).collect();
+        assert_eq!(outputs[0].0, "logits");
+        let away = largest_difference(outputs[0].1.as_f32().unwrap(), &truth);
+        assert!(away < 1e-4, "{name}: {away}");
+    }
 }
 
 /// Opening the model file also reads the sidecar files in its folder.
@@ -95,7 +196,7 @@ fn index_inputs_with_other_names_are_those_of_the_configuration() {
     assert!(replace(&mut bytes, "write_indices", "first_new_row") > 1);
     assert!(replace(&mut bytes, "nonpad_kv_seqlen", "valid_rows_after") > 1);
     std::fs::write(folder.join("model.onnx"), &bytes).unwrap();
-    let mut config = crate::support::json(&original.join("genai_config.json"));
+    let mut config = json(&original.join("genai_config.json"));
     let write = |config: &serde_json::Value| {
         std::fs::write(folder.join("genai_config.json"), config.to_string()).unwrap();
     };

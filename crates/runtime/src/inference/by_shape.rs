@@ -16,7 +16,7 @@ const MAX_IDLE_ARENA_BYTES: usize = 1 << 30;
 
 /// The graphs of a method for the shapes that it ran on last, planned and compiled.
 pub(super) struct ShapedRuns {
-    artifact: Artifact,
+    artifact: Arc<Artifact>,
     method: ShapedMethod,
     backend: Arc<dyn Backend>,
     compile: CompileOptions,
@@ -44,7 +44,7 @@ impl ShapedRuns {
     /// # Errors
     /// `InvalidOptions` if the backend cannot compile graphs later.
     pub(super) fn new(
-        artifact: Artifact,
+        artifact: Arc<Artifact>,
         method: ShapedMethod,
         backend: &dyn Backend,
         compile: &CompileOptions,

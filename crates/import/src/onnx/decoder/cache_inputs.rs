@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::ImportError;
-use crate::genai::DecoderNames;
+use crate::genai::{DecoderNames, GenAi};
 use crate::onnx::file::{Onnx, Port};
 use crate::onnx::schema::DimProto;
 use crate::stored_type::StoredType;
@@ -141,6 +141,37 @@ pub fn cache_layers(file: &Onnx, names: &DecoderNames) -> Result<Vec<CacheInputs
     Ok(layers)
 }
 
+impl Onnx {
+    /// Replaces the dynamic size of a head, in the shapes of caches, by the number that the configuration states.
+    pub(crate) fn set_head_size(&mut self, config: &GenAi) {
+        let Some(number) = config.head_size.and_then(|size| i64::try_from(size).ok()) else {
+            return;
+        };
+        let patterns = [&config.names.past_key, &config.names.past_value];
+        let is_cache = |name: &str| {
+            let mut parts = patterns
+                .iter()
+                .filter_map(|pattern| pattern.split_once("%d"));
+            parts.any(|(prefix, suffix)| name.starts_with(prefix) && name.ends_with(suffix))
+        };
+        let mut sizes = BTreeSet::new();
+        for port in self.inputs.iter().filter(|port| is_cache(&port.name)) {
+            if let Some([_, _, _, DimProto::Symbol(size)]) = port.dims.as_deref() {
+                sizes.insert(size.clone());
+            }
+        }
+        for port in self.inputs.iter_mut().chain(&mut self.outputs) {
+            let dims = port.dims.iter_mut().flatten().zip(&mut port.shape);
+            for (dim, text) in dims {
+                if matches!(dim, DimProto::Symbol(name) if sizes.contains(name)) {
+                    *dim = DimProto::Number(number);
+                    *text = number.to_string();
+                }
+            }
+        }
+    }
+}
+
 /// Input name of a layer by its pattern. The number must be written without leading zeros.
 fn numbered(pattern: &str, layer: u32) -> String {
     pattern.replace("%d", &layer.to_string())
@@ -183,6 +214,7 @@ fn form(port: &Port) -> Result<CacheLayout, ImportError> {
         DimProto::Number(n) => usize::try_from(*n).ok().filter(|n| *n > 0),
         _ => None,
     };
+    let is_dynamic = |dim: &DimProto| !matches!(dim, DimProto::Number(_));
     let shape = format!("[{}]", port.shape.join(", "));
     match port.dims.as_deref() {
         Some([_, rows, width]) => match (size(rows), size(width)) {
@@ -195,12 +227,13 @@ fn form(port: &Port) -> Result<CacheLayout, ImportError> {
             ))),
         },
         Some([_, heads, rows, dim]) => match (size(heads), size(dim)) {
-            (Some(heads), Some(_)) => Ok(CacheLayout::Past {
+            // The size of a head follows from the attention over it.
+            (Some(heads), head) if head.is_some() || is_dynamic(dim) => Ok(CacheLayout::Past {
                 heads,
                 rows: size(rows),
             }),
             _ => Err(wrong(format!(
-                "is {shape}: its heads and their size must be numbers"
+                "is {shape}: the number of heads must be stated, and a head must not be empty"
             ))),
         },
         _ => Err(wrong(format!(

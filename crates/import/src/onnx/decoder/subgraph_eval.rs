@@ -6,6 +6,7 @@ use base::DType;
 use graph::{Bindings, Data, Graph, TensorId, TensorKind, Value};
 
 use crate::error::ImportError;
+use crate::model_description::ModelDescription;
 use crate::onnx::file::{Onnx, Port};
 use crate::onnx::lower::lower_with;
 use crate::onnx::schema::DimProto;
@@ -79,11 +80,10 @@ fn extract_subgraph(
             .collect(),
         tensors: tensors.map(|(name, t)| (name.clone(), t.clone())).collect(),
         nodes,
-        name: file.name.clone(),
+        description: ModelDescription::default(),
         ir_version: file.ir_version,
         producer: file.producer.clone(),
         opsets: file.opsets.clone(),
-        metadata: BTreeMap::new(),
     }
 }
 

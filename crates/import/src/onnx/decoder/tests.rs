@@ -1,6 +1,7 @@
 //! Decoders by hand: what is recognised as a cache and as attention, and what is refused.
 
 use super::*;
+use crate::model_description::ModelDescription;
 use crate::onnx::file::{Node, Port};
 use crate::onnx::schema::{Attribute, AttributeValue, DimProto};
 use crate::onnx::tensor::OnnxTensor;
@@ -57,11 +58,10 @@ fn model() -> Onnx {
     ];
     let buffer = [0, ROWS, HEADS * DIM];
     Onnx {
-        name: "test".into(),
+        description: ModelDescription::default(),
         ir_version: 11,
         producer: String::new(),
         opsets: BTreeMap::from([(String::new(), 24)]),
-        metadata: BTreeMap::new(),
         inputs: vec![
             port("input_ids", StoredType::I64, &[0, 0]),
             port("hidden", StoredType::F32, &[0, 0, HEADS * DIM]),
@@ -312,4 +312,69 @@ fn circles_are_refused() {
     let message = "node TensorScatter of k (TensorScatter): has a TensorScatter mode other than \"linear\", \
         which is not supported for a cache";
     assert_eq!(windows(&file), Err(message.into()));
+}
+
+/// The model with a past by head, as the builder of ONNX Runtime GenAI writes it.
+fn past_of_the_builder() -> Onnx {
+    let dims = |rows: &str| {
+        let symbol = |name: &str| DimProto::Symbol(name.into());
+        let heads = DimProto::Number(HEADS);
+        vec![
+            symbol("batch_size"),
+            heads,
+            symbol(rows),
+            symbol("kv_cache_dim"),
+        ]
+    };
+    let shaped = |name: &str, rows: &str| Port {
+        dims: Some(dims(rows)),
+        shape: ["batch_size", "2", rows, "kv_cache_dim"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..port(name, StoredType::F32, &[])
+    };
+    let mut file = model();
+    file.inputs = vec![
+        shaped("past_key_values.0.key", "past_sequence_length"),
+        shaped("past_key_values.0.value", "past_sequence_length"),
+        shaped("other", "kv_rows"),
+    ];
+    file.outputs = vec![shaped("present.0.key", "total_sequence_length")];
+    file
+}
+
+#[test]
+fn the_size_of_a_head_is_that_of_the_configuration() {
+    let config = |decoder: &str| {
+        let json = format!(r#"{{"model": {{"decoder": {decoder}}}}}"#);
+        GenAi::parse(json.as_bytes()).unwrap()
+    };
+    let last = |port: &Port| port.shape[3].clone();
+    for (decoder, expect) in [(r#"{"head_size": 8}"#, "8"), ("{}", "kv_cache_dim")] {
+        let mut file = past_of_the_builder();
+        file.set_head_size(&config(decoder));
+        for port in file.inputs.iter().chain(&file.outputs) {
+            assert_eq!(last(port), expect, "{}", port.name);
+            assert_eq!(port.dims.as_ref().unwrap().len(), 4);
+        }
+        // It is not needed: the attention over a cache states it too.
+        let found = cache_layers(&file, &DecoderNames::default()).unwrap();
+        let past = CacheLayout::Past {
+            heads: HEADS as usize,
+            rows: None,
+        };
+        assert_eq!(found[0].form, past);
+    }
+    // Names of other sizes are left alone.
+    let mut file = past_of_the_builder();
+    let pattern =
+        r#"{"head_size": 8, "inputs": {"past_key_names": "k.%d", "past_value_names": "v.%d"}}"#;
+    file.set_head_size(&config(pattern));
+    assert_eq!(last(&file.inputs[0]), "kv_cache_dim");
+    let mut file = past_of_the_builder();
+    file.set_head_size(&config(r#"{"head_size": 0}"#));
+    let error = cache_layers(&file, &DecoderNames::default())
+        .unwrap_err()
+        .to_string();
+    assert!(error.ends_with("a head must not be empty"), "{error}");
 }

@@ -51,6 +51,9 @@ pub(super) fn attention(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     if call.flag("smooth_softmax", false)? || call.name(11).is_some() {
         return Err("smooth softmax and attention sinks are not supported".into());
     }
+    if call.flag("sliding_window_cache", false)? {
+        return Err("a past that holds a window only is not supported".into());
+    }
     for name in ["k_quant_type", "v_quant_type"] {
         if !matches!(call.text(name)?, None | Some("NONE")) {
             return Err("a quantised past is not supported".into());
