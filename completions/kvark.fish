@@ -71,13 +71,13 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l reasoning -d 'Reason
 drop\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l reasoning-budget -d 'Most tokens of reasoning in an answer, after which the model has to answer; -1 for no limit' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries, or a gemma4-assistant, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
 eagle3\t''
 mtp\t''
 auto\t''
 none\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l model-draft -d 'Smaller model with the same vocabulary, Eagle3 head or gemma4-assistant that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
@@ -170,13 +170,13 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l reasoning -d 'Reaso
 drop\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l reasoning-budget -d 'Most tokens of reasoning in an answer, after which the model has to answer; -1 for no limit' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-type -d 'Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the answer), draft (a smaller model, -md), eagle3 (a head on the model\'s features, -md), mtp (the head that the model itself carries, or a gemma4-assistant, -md), auto (what is there, where it pays) or none [default: none, or the kind of -md]' -r -f -a "ngram\t''
 draft\t''
 eagle3\t''
 mtp\t''
 auto\t''
 none\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l model-draft -d 'Smaller model with the same vocabulary, Eagle3 head or gemma4-assistant that proposes tokens; -md too. A head beside the model, named NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its config.json, or their folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-tree -d 'Most candidates of a round [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-depth -l spec-draft-n-max -d 'Most candidates that a round can accept: the depth of the tree [default: 8]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-topk -d 'Most children of a candidate; 1 proposes a chain [default: 3]' -r
