@@ -102,6 +102,8 @@ q8g64\t''
 q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
@@ -201,6 +203,8 @@ q8g64\t''
 q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
@@ -291,6 +295,8 @@ q8g64\t''
 q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
@@ -348,6 +354,8 @@ q8g64\t''
 q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
@@ -427,6 +435,8 @@ q8g64\t''
 q4\t''
 q4g64\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
@@ -546,6 +556,8 @@ cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUD
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l model-draft -l md -d 'Path, name or reference of a draft model, planned with the same options; mtp is the head that the model itself carries' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16' -r -f -a "f32\t''
+f16\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G [default: all, or as many as fit]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l mem-limit -d 'Fail if the plan needs more memory than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l dim -d 'Dynamic size of the inputs, for a model whose graph is made for the shapes of each run\'s inputs' -r
