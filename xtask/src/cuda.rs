@@ -12,7 +12,11 @@ const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 const TESTS: [&str; 5] = ["device", "rows", "load", "ops", "two_devices"];
 
 /// The files of the repository that these tests read.
-const FILES: [&str; 2] = ["crates/import/tests/fixtures/decoder", "training/eagle3"];
+const FILES: [&str; 3] = [
+    "crates/import/tests/fixtures/decoder",
+    "crates/import/tests/fixtures/assistant",
+    "training/eagle3",
+];
 
 /// Compile all CUDA kernels for every supported architecture; needs no GPU
 #[derive(Args)]

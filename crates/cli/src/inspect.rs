@@ -236,16 +236,19 @@ impl Found {
                 draft_head: Some(head),
                 ..
             }) => {
-                let layers = match &head.target_layers {
+                let needs = match &head.target_layers {
                     FeatureLayers::Listed(list) => {
                         let list: Vec<String> = list.iter().map(usize::to_string).collect();
-                        list.join(", ")
+                        format!("the inputs of its layers {}", list.join(", "))
                     }
-                    _ => "2, L/2 and L - 3 of L".to_owned(),
+                    FeatureLayers::WithKeysAndValues(_) => {
+                        "its last state, and the keys and values of its last layers".to_owned()
+                    }
+                    _ => "the inputs of its layers 2, L/2 and L - 3 of L".to_owned(),
                 };
                 writeln!(
                     out,
-                    "draft head    of a model of width {}, with the inputs of its layers {layers}",
+                    "draft head    of a model of width {}, with {needs}",
                     head.target_hidden_size,
                 )?;
                 let tokens = head.target_tokens.len();

@@ -17,7 +17,7 @@ use kvark::backend::CompileOptions;
 use kvark::cache::KvStorage;
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::model::{Blueprint, FeatureLayers, ModelFacts, OpenOptions};
-use kvark::speculative::DraftSource;
+use kvark::speculative::{DraftSource, Drafter};
 use room::Room;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -129,6 +129,15 @@ impl Subject {
         })
     }
 
+    /// The features of its target that the model needs, as a draft.
+    fn wanted_features(&self) -> FeatureLayers {
+        let layers = match &self.source {
+            Source::File(draft) => Drafter::feature_layers(draft),
+            Source::Config(_) => None,
+        };
+        layers.cloned().unwrap_or_default()
+    }
+
     fn open(
         path: &Path,
         context: Option<u32>,
@@ -189,9 +198,9 @@ impl Plan {
                 (subject, Some(head))
             }
             Some(name) => {
-                let subject = open(&path, FeatureLayers::None)?;
-                let path = args::model_path(name)?;
-                let draft = Subject::open(&path, longest, FeatureLayers::None, &[])?;
+                let draft_path = args::model_path(name)?;
+                let draft = Subject::open(&draft_path, longest, FeatureLayers::None, &[])?;
+                let subject = open(&path, draft.wanted_features())?;
                 (subject, Some(draft))
             }
             None => (open(&path, FeatureLayers::None)?, None),

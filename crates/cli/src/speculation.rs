@@ -18,11 +18,11 @@ use std::path::PathBuf;
 #[command(next_help_heading = "Speculative decoding")]
 pub(crate) struct SpecArgs {
     /// Source of candidate tokens, which the model verifies several at a time: ngram (repetitions of the prompt and the
-    /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), mtp (the head that the model itself carries), auto (what is there, where it pays) or none
+    /// answer), draft (a smaller model, -md), eagle3 (a head on the model's features, -md), mtp (the head that the model itself carries, or a gemma4-assistant, -md), auto (what is there, where it pays) or none
     /// [default: none, or the kind of -md]
     #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = spec_types())]
     spec_type: Option<SpecChoice>,
-    /// Smaller model with the same vocabulary, or Eagle3 head, that proposes tokens; -md too. A head beside the model, named
+    /// Smaller model with the same vocabulary, Eagle3 head or gemma4-assistant that proposes tokens; -md too. A head beside the model, named
     /// NAME.eagle3.gguf, is found without it, and the default model has one. mtp is the head that the model itself carries. A head is a GGUF file, a safetensors file with its
     /// config.json, or their folder
     #[arg(long, value_name = "MODEL")]
@@ -141,11 +141,11 @@ impl SpecArgs {
                 "--spec-type eagle3 needs a head: name it with --model-draft, or put it beside the model as NAME.eagle3.gguf"
             ),
             (SpecType::Draft | SpecType::Eagle3, Some(SpecType::Mtp)) => {
-                bail!("--model-draft mtp is the head that the model carries: use --spec-type mtp")
+                bail!("--model-draft is an MTP head: use --spec-type mtp")
             }
             (SpecType::Mtp, Some(SpecType::Draft | SpecType::Eagle3)) => {
                 bail!(
-                    "--spec-type mtp uses the head that the model carries: leave --model-draft out"
+                    "--spec-type mtp uses an MTP head, which --model-draft is not: leave --model-draft out for the one that the model carries"
                 )
             }
             (SpecType::Eagle3, Some(SpecType::Draft)) => {

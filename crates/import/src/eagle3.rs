@@ -108,6 +108,7 @@ pub(crate) fn lower(
             kind: HeadKind::Eagle3,
             target_layers: head.target_layers,
             target_hidden_size: head.target_hidden_size,
+            target_caches: vec![],
             target_tokens: head.target_tokens,
         }),
     })

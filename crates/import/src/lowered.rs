@@ -30,6 +30,8 @@ pub enum HeadKind {
     Eagle3,
     /// A block of the model's file behind its last layer, which takes the model's last state.
     Mtp,
+    /// A file of its own, which takes the model's last state, and attends to keys and values of the model.
+    Assistant,
 }
 
 /// A draft head: what it needs of its target.
@@ -41,8 +43,20 @@ pub struct DraftHead {
     pub target_layers: FeatureLayers,
     /// Width of the target's residual stream.
     pub target_hidden_size: usize,
+    /// The caches of the target whose new keys and values are features too; none for heads with keys and values of their own.
+    pub target_caches: Vec<kv::LayerConfig>,
     /// The token of the target for each token of the head's vocabulary.
     pub target_tokens: Vec<u32>,
+}
+
+impl DraftHead {
+    /// The widths of the target's features: of each layer's input, then of the keys and of the values of each cache.
+    pub fn feature_widths(&self) -> Vec<usize> {
+        let layers = std::iter::repeat_n(self.target_hidden_size, self.target_layers.len());
+        let caches = self.target_caches.iter();
+        let rows = caches.flat_map(|c| [c.kv_heads * c.key_dim, c.kv_heads * c.value_dim]);
+        layers.chain(rows).collect()
+    }
 }
 
 /// One entry point of a model.
@@ -87,6 +101,9 @@ pub enum FeatureLayers {
     Standard,
     /// The normalised last state, for the MTP head that the model's file carries; none if the file carries none.
     Mtp,
+    /// The normalised last state, and then the new keys and values of the last layers that have some of their own: for each entry, of
+    /// the last such layer with a window (`true`) or without one.
+    WithKeysAndValues(Vec<bool>),
 }
 
 impl FeatureLayers {
@@ -96,7 +113,7 @@ impl FeatureLayers {
             FeatureLayers::None => 0,
             FeatureLayers::Listed(list) => list.len(),
             FeatureLayers::Standard => 3,
-            FeatureLayers::Mtp => 1,
+            FeatureLayers::Mtp | FeatureLayers::WithKeysAndValues(_) => 1,
         }
     }
 
@@ -114,7 +131,7 @@ impl FeatureLayers {
         let wrong = |reason| ImportError::value("a layer of the features", reason);
         let found = match self {
             FeatureLayers::None => vec![],
-            FeatureLayers::Mtp => return Ok(vec![layers]),
+            FeatureLayers::Mtp | FeatureLayers::WithKeysAndValues(_) => return Ok(vec![layers]),
             FeatureLayers::Listed(list) => list.clone(),
             FeatureLayers::Standard if layers < 4 => {
                 let reason = format!("is L - 3 of L layers, and the model has {layers} layers");

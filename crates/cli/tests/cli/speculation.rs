@@ -24,8 +24,12 @@ fn every_draft_gives_the_tokens_of_plain_decoding() {
     let head = fixture("eagle3/midlayer");
     let file = fixture("eagle3/speculators/model.safetensors");
     let carrier = fixture("decoder/qwen35_mtp.gguf");
+    let gemma = fixture("decoder/gemma4.gguf");
+    let assistant = fixture("assistant/gemma4_assistant.gguf");
     for (model, spec) in [
-        (&carrier, &["--spec-type", "mtp"][..]),
+        (&gemma, &["-md", &assistant][..]),
+        (&gemma, &["-md", &assistant, "--spec-type", "auto"]),
+        (&carrier, &["--spec-type", "mtp"]),
         (&carrier, &["-md", "mtp", "--spec-depth", "2"]),
         (&carrier, &["--spec-type", "auto"]),
         (&gguf, &["--spec-type", "ngram"][..]),
@@ -162,6 +166,35 @@ fn a_model_carries_its_own_head() {
     assert!(error.contains("use --spec-type mtp"), "{error}");
     let error = refused(&["--spec-type", "mtp", "-md", &gguf]);
     assert!(error.contains("leave --model-draft out"), "{error}");
+}
+
+#[test]
+fn an_assistant_is_a_file_of_its_own() {
+    let folder = Folder::new();
+    let gemma = fixture("decoder/gemma4_agrees.gguf");
+    let assistant = fixture("assistant/gemma4_agrees_assistant.gguf");
+    let spec = ["-n", "20", "--spec-type", "mtp", "-md", &assistant];
+    let found = run(&folder, &gemma, &spec);
+    assert!(found["spec"]["accepted"].as_u64() > Some(10), "{found}");
+    // Its weights and its cache are counted.
+    let with = folder.run(&["plan", &gemma, "-md", &assistant, "--json"]);
+    let with = with.json();
+    let alone = folder.run(&["plan", &gemma, "--json"]).json();
+    let total = |plan: &Value| plan["total_bytes"].as_u64().unwrap();
+    let draft = total(&with["draft"]);
+    assert!(draft > 0, "{with}");
+    assert!(total(&with) >= total(&alone) + draft, "{with}");
+    let said = folder.run(&["inspect", &assistant]).ok();
+    let expected =
+        "of a model of width 32, with its last state, and the keys and values of its last layers";
+    assert!(said.contains(expected), "{said}");
+    let other = fixture("decoder/qwen35.gguf");
+    let args = ["run", &other, "--token-ids", "1,2", "-md", &assistant];
+    let error = folder.run(&args).error();
+    assert!(
+        error.contains("layers with a window, and the model has none"),
+        "{error}"
+    );
 }
 
 /// The head is stored beside the default model, and removed with it.

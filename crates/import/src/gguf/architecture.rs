@@ -54,6 +54,8 @@ pub(crate) struct Architecture {
     pub(crate) logit_scale: LogitScale,
     /// Attention heads have sinks.
     pub(crate) sinks: bool,
+    /// All layers attend to keys and values of another model.
+    pub(crate) given_kv: bool,
     /// Whether the blocks behind the last layer are MTP heads that take the normalised last state.
     pub(crate) mtp: bool,
     /// YaRN's ramp begins and ends at whole pairs.
@@ -163,6 +165,7 @@ const LLAMA: Architecture = Architecture {
     softcaps: None,
     logit_scale: LogitScale::Factor,
     sinks: false,
+    given_kv: false,
     mtp: false,
     yarn_whole_pairs: true,
 };
@@ -238,6 +241,14 @@ const GEMMA4: Architecture = Architecture {
         ..EXPERTS
     }),
     ..GEMMA3
+};
+
+/// A draft head of Gemma 4, which no model is made of.
+pub(super) const GEMMA4_ASSISTANT: Architecture = Architecture {
+    name: "gemma4-assistant",
+    experts: None,
+    given_kv: true,
+    ..GEMMA4
 };
 
 const PHI3: Architecture = Architecture {

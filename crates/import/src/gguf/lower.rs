@@ -2,6 +2,7 @@
 
 use super::architecture::Architecture;
 use super::architecture_keys::Keys;
+use super::assistant;
 use super::eagle3;
 use super::error::GgufError;
 use super::file::Gguf;
@@ -20,6 +21,9 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
     if file.metadata.str("general.architecture")? == Some(eagle3::ARCHITECTURE) {
         return eagle3::lower(file);
     }
+    if file.metadata.str("general.architecture")? == Some(assistant::ARCHITECTURE) {
+        return assistant::lower(file, options);
+    }
     if options.mtp_head {
         return mtp::lower(file, options);
     }
@@ -35,7 +39,12 @@ pub fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel, Impor
         FeatureLayers::Mtp if !carries_mtp => vec![],
         layers => layers.resolve(spec.layers.len())?,
     };
-    let graph = transformer::build_with_features(&spec, &layers, &|name| source.weight(name))?;
+    let caches = match &options.feature_layers {
+        FeatureLayers::WithKeysAndValues(caches) => &caches[..],
+        _ => &[],
+    };
+    let weight = |name: &str| source.weight(name);
+    let graph = transformer::build_with_features(&spec, &layers, caches, &weight)?;
     // Read by the spec, not by the builder.
     for name in ["rope_freqs", "rope_factors_long", "rope_factors_short"] {
         source.weight(&format!("{name}.weight"));

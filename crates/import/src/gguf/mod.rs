@@ -14,6 +14,7 @@
 pub(crate) mod architecture;
 mod architecture_keys;
 mod array;
+mod assistant;
 mod cursor;
 mod eagle3;
 mod error;

@@ -50,6 +50,7 @@ pub(super) fn lower(file: &Gguf, options: &ImportOptions) -> Result<LoweredModel
             kind: HeadKind::Mtp,
             target_layers: FeatureLayers::Mtp,
             target_hidden_size: spec.hidden_size,
+            target_caches: vec![],
             target_tokens: (0..u32::try_from(spec.vocab_size).unwrap_or(0)).collect(),
         }),
     })

@@ -96,7 +96,7 @@ impl SpecReader<'_> {
     }
 
     /// The spec of the first blocks.
-    fn read_blocks(
+    pub(super) fn read_blocks(
         &self,
         options: &ImportOptions,
         layers: usize,
@@ -389,6 +389,14 @@ impl SpecReader<'_> {
         &self,
         attention: &[Option<AttentionSpec>],
     ) -> Result<Vec<KvSource>, ImportError> {
+        if self.architecture.given_kv {
+            let windowed =
+                |layer: &Option<AttentionSpec>| layer.as_ref().map(|a| a.window.is_some());
+            let any = attention.iter().any(|layer| windowed(layer) == Some(true));
+            // Caches of layers with a window come first.
+            let given = |layer| KvSource::Given(usize::from(any && windowed(layer) == Some(false)));
+            return Ok(attention.iter().map(given).collect());
+        }
         let key = "attention.shared_kv_layers";
         let shared = self.keys.count(key)?;
         let Some(owners) = attention.len().checked_sub(shared) else {

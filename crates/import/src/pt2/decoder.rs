@@ -154,6 +154,10 @@ fn check_features(
     if wanted.is_empty() {
         return Ok(());
     }
+    if let FeatureLayers::WithKeysAndValues(_) = wanted {
+        let what = "a draft head that attends to the model's keys and values, for a .pt2 file";
+        return Err(ImportError::unsupported(what));
+    }
     let layers = facts.caches.len();
     let wanted = wanted.resolve(layers)?;
     let list: Vec<String> = wanted.iter().map(usize::to_string).collect();

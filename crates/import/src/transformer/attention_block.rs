@@ -38,7 +38,9 @@ impl TransformerBuilder<'_> {
                 self.projection(&format!("{prefix}attn_q"), q_rows)?,
                 self.projection(&format!("{prefix}attn_k"), k_rows)?,
             ],
-            KvSource::Layer(_) => vec![self.projection(&format!("{prefix}attn_q"), q_rows)?],
+            KvSource::Layer(_) | KvSource::Given(_) => {
+                vec![self.projection(&format!("{prefix}attn_q"), q_rows)?]
+            }
         };
 
         // Consecutive products of the same rows are fused by the backend.
@@ -58,6 +60,7 @@ impl TransformerBuilder<'_> {
         let q = self.rotated(prefix, "attn_q", queries, q, layer.rope)?;
         let [k, v] = match layer.kv {
             KvSource::Layer(source) => self.stored[source],
+            KvSource::Given(cache) => self.given[cache],
             _ => {
                 let (k, v) = (projected[1], *projected.last().expect("keys and values"));
                 let shape = [spec.kv_heads, spec.key_dim];

@@ -2,8 +2,8 @@
 
 use base::DType;
 use graph::ops::{
-    Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, RmsNorm, Scale, SoftCap,
-    Unary,
+    Binary, BinaryFunction, Gated, GatherRows, LayerNorm, Linear, Op, Reshape, RmsNorm, Scale,
+    SoftCap, Unary,
 };
 use graph::{Dim, Graph, GraphBuilder, TensorId};
 
@@ -21,14 +21,16 @@ pub fn build(
     spec: &TransformerSpec,
     lookup: &dyn Fn(&str) -> Option<Weight>,
 ) -> Result<Graph, ImportError> {
-    build_with_features(spec, &[], lookup)
+    build_with_features(spec, &[], &[], lookup)
 }
 
 /// Like [`build`]; the graph also returns the input of each of these layers, `f32[T, width]` each, after its other output. The layer
-/// behind the last one is the head, whose input is the normalised last state.
+/// behind the last one is the head, whose input is the normalised last state. For each entry of `caches`, the new keys and values of the
+/// last layer with a window (`true`) or without one follow, `f32[T, heads · dim]` each.
 pub fn build_with_features(
     spec: &TransformerSpec,
     features: &[usize],
+    caches: &[bool],
     lookup: &dyn Fn(&str) -> Option<Weight>,
 ) -> Result<Graph, ImportError> {
     check(spec)?;
@@ -89,7 +91,10 @@ pub fn build_with_features(
         }
     };
     let features = features.iter().map(|layer| inputs[*layer]);
-    let outputs: Vec<TensorId> = std::iter::once(result).chain(features).collect();
+    let mut outputs: Vec<TensorId> = std::iter::once(result).chain(features).collect();
+    for windowed in caches {
+        outputs.extend(decoder.last_keys_and_values(*windowed)?);
+    }
     Ok(decoder.graph.finish(&outputs)?)
 }
 
@@ -106,6 +111,8 @@ pub(super) struct TransformerBuilder<'a> {
     pub(super) cache_ids: Vec<u32>,
     /// Keys and values of the layers so far.
     pub(super) stored: Vec<[TensorId; 2]>,
+    /// Keys and values that are inputs of the graph, by cache.
+    pub(super) given: Vec<[TensorId; 2]>,
     /// Vectors of one repeated value, by length and value.
     pub(super) filled: Vec<(usize, f32, TensorId)>,
 }
@@ -141,8 +148,33 @@ impl<'a> TransformerBuilder<'a> {
             tables: vec![None; spec.ropes.len()],
             cache_ids: spec.cache_ids(),
             stored: vec![],
+            given: vec![],
             filled: vec![],
         }
+    }
+
+    /// The keys and the values of the last layer that has some of its own, and a window or none: `[T, heads · dim]` each.
+    fn last_keys_and_values(&mut self, windowed: bool) -> Result<[TensorId; 2], ImportError> {
+        let wanted = |layer: &LayerSpec| {
+            let attention = layer.attention().filter(|_| layer.owns_kv());
+            attention.is_some_and(|a| a.window.is_some() == windowed && a.latent.is_none())
+        };
+        let plain = self.spec.layers.iter().all(|l| l.attention().is_some());
+        let last = self.spec.layers.iter().rposition(wanted);
+        let Some(last) = last.filter(|_| plain) else {
+            let which = if windowed { "with" } else { "without" };
+            let reason =
+                format!("attends to those of layers {which} a window, and the model has none");
+            return Err(ImportError::value("the draft head", reason));
+        };
+        let [k, v] = self.stored[last];
+        let mut flat = |name: &str, x: TensorId| {
+            let width = self.graph.ty(x).shape[1..].iter();
+            let width: usize = width.filter_map(|dim| dim.as_const()).product();
+            let shape = vec![self.step, width.into()];
+            self.node(&format!("blk.{last}.{name}.rows"), Reshape { shape }, &[x])
+        };
+        Ok([flat("attn_k", k)?, flat("attn_v", v)?])
     }
 
     /// The embedding table and the tokens' rows, scaled and with position embeddings added if the model has them.
@@ -332,7 +364,11 @@ impl<'a> TransformerBuilder<'a> {
     }
 
     /// Multiplies a layer's output by the file's number for it, if there is one.
-    fn scale_layer(&mut self, index: usize, hidden: TensorId) -> Result<TensorId, ImportError> {
+    pub(super) fn scale_layer(
+        &mut self,
+        index: usize,
+        hidden: TensorId,
+    ) -> Result<TensorId, ImportError> {
         let name = format!("blk.{index}.layer_output_scale");
         let weight_name = format!("{name}.weight");
         let Some(weight) = self.weights.optional(&weight_name) else {

@@ -16,6 +16,7 @@
 //!
 //! Weights carry the names they have in GGUF files (`blk.3.attn_q.weight`), nodes the same without `.weight`.
 
+mod assistant;
 mod attention;
 mod attention_block;
 mod build;
@@ -31,6 +32,7 @@ mod rope;
 mod spec;
 mod weights;
 
+pub(crate) use assistant::build_assistant;
 pub use build::{build, build_with_features};
 pub(crate) use eagle3::{Eagle3Spec, build_eagle3};
 pub(crate) use mtp::build_mtp;

@@ -92,6 +92,7 @@ impl TransformerSpec {
         for layer in &self.layers {
             ids.push(match layer.kv {
                 KvSource::Layer(source) => ids[source],
+                KvSource::Given(cache) => cache as u32,
                 _ => next,
             });
             next += self.layer_caches(layer).len() as u32;
@@ -135,7 +136,7 @@ pub struct LayerSpec {
 impl LayerSpec {
     /// Whether attention computes keys and values, and so has a cache.
     pub fn owns_kv(&self) -> bool {
-        !matches!(self.kv, KvSource::Layer(_))
+        !matches!(self.kv, KvSource::Layer(_) | KvSource::Given(_))
     }
 
     /// The attention of the layer, if that is its mixer.
@@ -248,6 +249,8 @@ pub enum KvSource {
     KeysAsValues,
     /// An earlier layer, whose cache is shared.
     Layer(usize),
+    /// Inputs of the graph, for this cache.
+    Given(usize),
 }
 
 /// The attention of one layer.

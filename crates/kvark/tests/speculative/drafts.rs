@@ -60,14 +60,16 @@ fn check_forwards(spec: &SpecOptions, forwards: usize, traces: &[&[RoundTrace]])
     assert!(apart > 2 * forwards, "{apart} levels, {forwards} forwards");
 }
 
-fn drafts() -> [(Arc<Model>, Arc<Model>, SpecType); 3] {
+fn drafts() -> [(Arc<Model>, Arc<Model>, SpecType); 4] {
     let model = fixture("llama_plain");
     let (target, head) = heads::exported("midlayer");
     let (carrier, own) = mtp::carried("qwen35_mtp");
+    let (gemma, assistant) = assistant::pair(assistant::PAIRS[0]);
     [
         (model.clone(), model, SpecType::Draft),
         (target, Arc::new(head), SpecType::Eagle3),
         (carrier, Arc::new(own), SpecType::Mtp),
+        (gemma, Arc::new(assistant), SpecType::Mtp),
     ]
 }
 

@@ -234,6 +234,8 @@ fn a_fault_leaves_both_caches_with_the_same_text() {
     // The model's states are part of the transaction.
     let (model, head) = mtp::carried("qwen35_mtp");
     check_faults(&model, &head, SpecType::Mtp, false);
+    let (model, head) = assistant::pair(assistant::PAIRS[0]);
+    check_faults(&model, &head, SpecType::Mtp, false);
 }
 
 /// A forward that fails for several sequences is run again for each of them.

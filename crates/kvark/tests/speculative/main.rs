@@ -1,5 +1,6 @@
 //! Speculative decoding gives the tokens of plain decoding, whatever is proposed.
 
+mod assistant;
 #[path = "../common/mod.rs"]
 mod common;
 mod drafts;

@@ -119,3 +119,21 @@ fn an_eagle3_head_on_either_device_gives_the_tokens_of_plain_decoding() {
         );
     }
 }
+
+#[test]
+fn an_assistant_on_either_device_gives_the_tokens_of_plain_decoding() {
+    let path = "crates/import/tests/fixtures/assistant/gemma4_agrees_assistant.gguf";
+    let head = Model::open(&repository(path), Some(128)).unwrap();
+    let layers = Drafter::feature_layers(head.artifact()).unwrap();
+    let options = OpenOptions {
+        feature_layers: layers.clone(),
+        ..OpenOptions::default()
+    };
+    let path = repository("crates/import/tests/fixtures/decoder/gemma4_agrees.gguf");
+    let model = Model::open_with(&path, &options).unwrap();
+    let prompts = [some_tokens(&model, 14)];
+    let (cpu, device) = (cpu(), device());
+    for devices in [[&*device, &*cpu], [&*device, &*device], [&*cpu, &*device]] {
+        check(&model, &head, devices, &prompts, (SpecType::Mtp, 30));
+    }
+}

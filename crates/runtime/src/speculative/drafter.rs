@@ -121,7 +121,7 @@ impl Drafter {
         match draft.draft_head.as_ref().map(|head| head.kind) {
             None => SpecType::Draft,
             Some(HeadKind::Eagle3) => SpecType::Eagle3,
-            Some(HeadKind::Mtp) => SpecType::Mtp,
+            Some(HeadKind::Mtp | HeadKind::Assistant) => SpecType::Mtp,
         }
     }
 

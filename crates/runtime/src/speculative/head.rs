@@ -1,4 +1,9 @@
-//! `HeadDraft`: a draft head, one layer that works on features of the target.
+//! `HeadDraft`: a draft head, which works on features of the target.
+//!
+//! An assistant attends to keys and values of the target, which are features too: its cache gets a copy of their rows, in positions that are
+//! those of the target. The copy follows the text as the caches of other heads do, so that a rewind, a fork or a failed step of the target
+//! needs no second cache operation. A token that is guessed has no keys and values: it attends to the rows before the root, from the root's
+//! position. That is what a candidate sees whose own row is the one before the root, so all nodes of a tree are candidates in its place.
 
 use super::drafter::{Draft, DraftPart};
 use super::level_search::{Children, TreeLevel, most_likely};
@@ -23,8 +28,11 @@ pub(super) struct HeadDraft {
     embedding: Option<EmbeddingTable>,
     /// Whether features are fused into a state of the head's width.
     fuses: bool,
+    /// Whether keys and values are features.
+    given_kv: bool,
     /// The token of the target for each token of the head.
     target_tokens: Vec<u32>,
+    /// Width of the state that a row takes.
     width: usize,
     feature_width: usize,
     max_step: usize,
@@ -39,6 +47,8 @@ struct HeadSequence {
     fed: Vec<u32>,
     /// The features that the head guesses after its last rows: the last pair, or the nodes of the last level.
     guessed: Vec<f32>,
+    /// The target's keys and values of the last pair, for heads that take them.
+    last_kv: Vec<f32>,
 }
 
 /// The target's token embedding, whose rows are decoded one by one.
@@ -64,7 +74,7 @@ impl HeadDraft {
         let artifact = head.artifact();
         let facts = artifact.draft_head.as_ref().ok_or_else(not_a_head)?;
         let embedding = match facts.kind {
-            HeadKind::Eagle3 => Some(EmbeddingTable::of(target)?),
+            HeadKind::Eagle3 | HeadKind::Assistant => Some(EmbeddingTable::of(target)?),
             HeadKind::Mtp => None,
         };
         let hidden = embedding.as_ref().map(|table| table.width);
@@ -89,9 +99,10 @@ impl HeadDraft {
             session,
             embedding,
             fuses: artifact.method("fuse").is_some(),
+            given_kv: facts.kind == HeadKind::Assistant,
             target_tokens: facts.target_tokens.clone(),
-            width: head.facts().hidden_size,
-            feature_width: facts.target_layers.len() * facts.target_hidden_size,
+            width: facts.target_hidden_size,
+            feature_width: facts.feature_widths().into_iter().sum(),
             max_step: options.max_step_tokens,
             sequences: vec![HeadSequence::default(); sequences],
         })
@@ -111,7 +122,11 @@ fn check(head: &Artifact, target: &Model, hidden: usize) -> Result<(), RuntimeEr
         let reason = format!("the draft head is of another model: {reason}");
         Err(RuntimeErrorKind::InvalidOptions(reason).into())
     };
-    if facts.target_hidden_size != hidden || head.facts.hidden_size != hidden {
+    let own_width = match facts.kind {
+        HeadKind::Eagle3 | HeadKind::Mtp => head.facts.hidden_size,
+        HeadKind::Assistant => hidden,
+    };
+    if facts.target_hidden_size != hidden || own_width != hidden {
         let found = facts.target_hidden_size;
         return wrong(format!(
             "it takes features of width {found}, and the model has {hidden}"
@@ -125,10 +140,30 @@ fn check(head: &Artifact, target: &Model, hidden: usize) -> Result<(), RuntimeEr
             "it proposes token {token}, and the model has {vocab} tokens"
         ));
     }
+    let missing = |cache: &&kv::LayerConfig| !target.facts().caches.contains(cache);
+    if let Some(cache) = facts.target_caches.iter().find(missing) {
+        let kv::LayerConfig {
+            kv_heads, key_dim, ..
+        } = cache;
+        let window = match cache.window {
+            Some(window) => format!("a window of {window}"),
+            None => "no window".to_owned(),
+        };
+        return wrong(format!(
+            "it attends to {kv_heads} heads of {key_dim} elements with {window}, and the model has no such layer"
+        ));
+    }
     let graph = forward_graph(target)?;
     let width = |id: &TensorId| graph.tensor(*id).ty.shape.last().and_then(Dim::as_const);
     let features = graph.outputs()[1..].iter().map(|id| width(id).unwrap_or(0));
-    if features.sum::<usize>() != facts.target_layers.len() * hidden {
+    let features: Vec<usize> = features.collect();
+    let wanted = facts.feature_widths();
+    let differs = match facts.kind {
+        // Programs give features as one output.
+        HeadKind::Eagle3 => features.iter().sum::<usize>() != wanted.iter().sum::<usize>(),
+        HeadKind::Mtp | HeadKind::Assistant => features != wanted,
+    };
+    if differs {
         let reason = "the model was not opened with the features that the draft head needs";
         return Err(RuntimeErrorKind::InvalidOptions(reason.into()).into());
     }
@@ -159,7 +194,10 @@ impl EmbeddingTable {
             };
             let (rows, width) = (rows.as_const()?, width.as_const()?);
             let data = table.constant()?.clone();
-            (rows >= target.facts().vocab_size).then_some(EmbeddingTable {
+            // Gemma 4 has a second table, for the inputs of its layers.
+            let hidden = target.facts().hidden_size;
+            let fits = rows >= target.facts().vocab_size && (hidden == 0 || width == hidden);
+            fits.then_some(EmbeddingTable {
                 dtype: table.ty.dtype,
                 row_bytes: data.len() / rows.max(1),
                 data,
@@ -201,6 +239,8 @@ fn is_of_tokens(graph: &Graph, mut id: TensorId) -> bool {
 struct HeadRows {
     tokens: Vec<u32>,
     hidden: Vec<f32>,
+    /// The target's keys and values, for heads that take them.
+    kv: Vec<f32>,
     positions: Vec<i32>,
     /// The rows whose outputs are wanted.
     wanted: Vec<i32>,
@@ -226,12 +266,14 @@ impl HeadDraft {
             // A token is below the size of the vocabulary, which an i32 holds.
             None => Value::i32([n], rows.tokens.iter().map(|t| *t as i32).collect()),
         };
-        let inputs = [
-            tokens,
-            Value::f32([n, width], rows.hidden),
-            Value::i32([n], rows.positions),
-            Value::i32([rows.wanted.len()], rows.wanted),
-        ];
+        let mut inputs = vec![tokens, Value::f32([n, width], rows.hidden)];
+        if self.given_kv {
+            let after = rows.positions.iter().map(|position| position + 1);
+            inputs.push(Value::f32([n, self.feature_width - width], rows.kv));
+            inputs.push(Value::i32([n], after.collect()));
+        }
+        inputs.push(Value::i32([n], rows.positions));
+        inputs.push(Value::i32([rows.wanted.len()], rows.wanted));
         let outputs = self.module.execute("forward", &inputs)?;
         let [logits, guessed] = <[Value; 2]>::try_from(outputs)
             .map_err(|_| RuntimeErrorKind::UnknownMethod("forward".into()))?;
@@ -251,6 +293,24 @@ impl HeadDraft {
             children.push(own.collect());
         }
         Ok(children)
+    }
+}
+
+impl HeadDraft {
+    /// Removes the root's pair, so that the nodes of a tree can take its place. The next round feeds it again.
+    fn remove_root_pair(
+        &mut self,
+        seq: SeqId,
+        proposal: &Proposal<'_>,
+    ) -> Result<(), RuntimeError> {
+        let place = proposal.history.len() - 2;
+        let own = &mut self.sequences[seq as usize];
+        if own.next > place {
+            self.session.seq_rm(seq, place as u32..)?;
+            own.next = place;
+            own.fed.truncate(place + 1);
+        }
+        Ok(())
     }
 }
 
@@ -293,8 +353,12 @@ impl Draft for HeadDraft {
         let same = common_prefix_len(&own.fed, history).saturating_sub(1);
         if own.next > same.min(end) {
             let keep = u32::try_from(same.min(end)).unwrap_or(0);
-            self.session.seq_rm(seq, keep..)?;
             own.next = keep as usize;
+            // A layer with a window may lack rows that it would need again.
+            if self.session.seq_rm(seq, keep..).is_err() {
+                self.session.seq_rm(seq, ..)?;
+                own.next = features.first;
+            }
         }
         if own.next < features.first {
             self.session.seq_rm(seq, ..)?;
@@ -313,7 +377,19 @@ impl Draft for HeadDraft {
             let (history, Range { start, end }) = (part.proposal.history, part.rows.clone());
             let known = part.proposal.features.expect("followed with features");
             let from = (start - known.first) * known.width;
-            features.extend_from_slice(&known.rows[from..][..(end - start) * known.width]);
+            let new = &known.rows[from..][..(end - start) * known.width];
+            if self.given_kv {
+                let mut last = &new[..0];
+                for row in new.chunks_exact(known.width) {
+                    let (state, kv) = row.split_at(self.width);
+                    features.extend_from_slice(state);
+                    rows.kv.extend_from_slice(kv);
+                    last = kv;
+                }
+                self.sequences[part.seq as usize].last_kv = last.to_vec();
+            } else {
+                features.extend_from_slice(new);
+            }
             rows.tokens.extend_from_slice(&history[start + 1..end + 1]);
             rows.positions.extend((start..end).map(|p| p as i32));
             rows.wanted.push(rows.positions.len() as i32 - 1);
@@ -345,6 +421,11 @@ impl Draft for HeadDraft {
         parts: &[DraftPart<'_, TreeLevel>],
     ) -> Result<Vec<Vec<Children>>, RuntimeError> {
         let mut rows = HeadRows::default();
+        if self.given_kv {
+            for part in parts {
+                self.remove_root_pair(part.seq, part.proposal)?;
+            }
+        }
         for part in parts {
             let level = &part.rows;
             let guessed = &self.sequences[part.seq as usize].guessed;
@@ -353,6 +434,16 @@ impl Draft for HeadDraft {
                 rows.hidden.extend_from_slice(row);
             }
             rows.tokens.extend_from_slice(&level.tokens);
+            let nodes = level.tokens.len();
+            if self.given_kv {
+                let kv = &self.sequences[part.seq as usize].last_kv;
+                rows.kv
+                    .extend(std::iter::repeat_n(&kv[..], nodes).flatten());
+                let place = part.proposal.history.len() - 2;
+                rows.positions.resize(rows.tokens.len(), place as i32);
+                self.session.propose(part.seq, &vec![None; nodes])?;
+                continue;
+            }
             // A child of the root follows the pair of the root, whose position is that of the token before the root.
             let position = part.proposal.history.len() + level.depth - 2;
             rows.positions.resize(rows.tokens.len(), position as i32);

@@ -13,7 +13,7 @@ named_enum! {
         Draft = "draft",
         /// An Eagle3 head, which works on features of the target.
         Eagle3 = "eagle3",
-        /// The MTP head that the model's own file carries, which works on the model's last state.
+        /// The MTP head that the model's own file carries, or an assistant in a file of its own, which works on the model's last state.
         Mtp = "mtp",
         /// Everything that is there, where it pays: sizes are chosen round by round from measured costs.
         #[default]
