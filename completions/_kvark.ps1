@@ -418,6 +418,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
             [CompletionResult]::new('--random', '--random', [CompletionResultType]::ParameterName, 'Generate random tensors for inputs that are not given')
             [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'Report the time of every node in these runs')
+            [CompletionResult]::new('--placement', '--placement', [CompletionResultType]::ParameterName, 'Show which device runs which nodes: the CPU runs what a GPU has no kernels for')
             [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
             [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')

@@ -831,7 +831,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__exec)
-            opts="-m -t -h --model --hf-repo --method --input --random --dim --step --seed --trace --output --repeat --profile --threads --device --executor --interpret --passes --no-packed-file --json --help"
+            opts="-m -t -h --model --hf-repo --method --input --random --dim --step --seed --trace --output --repeat --profile --threads --device --placement --executor --interpret --passes --no-packed-file --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0

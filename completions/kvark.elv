@@ -407,6 +407,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
             cand --random 'Generate random tensors for inputs that are not given'
             cand --profile 'Report the time of every node in these runs'
+            cand --placement 'Show which device runs which nodes: the CPU runs what a GPU has no kernels for'
             cand --interpret 'Same as --executor interpreted'
             cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
             cand --json 'Print one JSON object'

@@ -481,6 +481,7 @@ interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l random -d 'Generate random tensors for inputs that are not given'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l profile -d 'Report the time of every node in these runs'
+complete -c kvark -n "__fish_kvark_using_subcommand exec" -l placement -d 'Show which device runs which nodes: the CPU runs what a GPU has no kernels for'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l json -d 'Print one JSON object'

@@ -1,7 +1,9 @@
 //! Options of models and generations, from keyword arguments.
 
 use crate::error::{Error, Result};
-use kvark::backend::{Backend, CompileOptions, Cpu, Cuda, ExecutorKind, Precision, RunMode};
+use kvark::backend::{
+    Backend, CompileOptions, Cpu, Cuda, Devices, ExecutorKind, Precision, RunMode,
+};
 use kvark::cache::KvStorage;
 use kvark::generate::{GenerateOptions, OptionValue, SAMPLING_OPTIONS, SamplerOptions};
 use kvark::grammar::GrammarSource;
@@ -13,7 +15,7 @@ use kvark::{Model, RunnerOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use serde_json::Value as Json;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// The backend with this name.
 pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
@@ -25,7 +27,10 @@ pub(crate) fn backend(device: &str) -> Result<Box<dyn Backend>> {
         "cuda" => {
             let home = kvark::catalogue::ModelStore::from_env().ok();
             let folder = home.map(|home| home.cubin_folder());
-            Ok(Box::new(Cuda::new(folder)?))
+            let cuda: Arc<dyn Backend> = Arc::new(Cuda::new(folder)?);
+            let cpu = Arc::new(Cpu::new().map_err(Error::argument)?);
+            // The CPU runs what the GPU has no kernels for.
+            Ok(Box::new(Devices::new(vec![cuda, cpu])))
         }
         other => Err(Error::argument(format!(
             "there is no device {other:?}; the devices are \"cpu\" and \"cuda\""
