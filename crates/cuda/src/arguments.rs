@@ -86,7 +86,7 @@ arguments! {
     }
 
     MapArgs {
-        a: u64, b: u64, out: u64, n: u64, repeat: u64, period: u64, map: u32, activation: u32, number: f32, unused: u32,
+        a: u64, b: u64, out: u64, n: u64, repeat: u64, period: u64, map: u32, activation: u32, number: f32, swapped: u32,
     }
 
     TableArgs {
@@ -167,6 +167,23 @@ arguments! {
         q: u64, k: u64, v: u64, mask: u64, out: u64, q_token: u64, q_head: u64, k_token: u64, k_head: u64,
         v_token: u64, v_head: u64, out_token: u64, out_head: u64, mask_query: u64, mask_key: u64, keys: u32,
         group: u32, dim: u32, value_dim: u32, causal: u32, scale: f32, softcap: f32, unused: u32,
+    }
+
+    WindowSizes {
+        from: [u32; 3], to: [u32; 3], size: [u32; 3], stride: [u32; 3], dilation: [u32; 3], before: [u32; 3],
+    }
+
+    ConvolveArgs {
+        x: u64, weight: u64, bias: u64, residual: u64, out: u64, positions: u64, channels: u32, inner: u32, outputs: u32,
+        per_group: u32, activation: u32, blocks: u32, w: WindowSizes,
+    }
+
+    PoolArgs {
+        x: u64, out: u64, elements: u64, sum: u32, unused: u32, w: WindowSizes,
+    }
+
+    SoftmaxArgs {
+        x: u64, out: u64, len: u64, stride: u64, lines: u64, log: u32, unused: u32,
     }
 
     StridedArgs {

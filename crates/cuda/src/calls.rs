@@ -52,6 +52,52 @@ pub(crate) fn activation_code(activation: Option<Activation>) -> u32 {
     }
 }
 
+/// The number in the kernels of a function of two f32 that `CallMaker::node` does not number itself.
+pub(crate) fn binary_code(function: BinaryFunction) -> Option<u32> {
+    Some(match function {
+        BinaryFunction::Sub => 9,
+        BinaryFunction::Div => 10,
+        BinaryFunction::Pow => 11,
+        BinaryFunction::Min => 12,
+        BinaryFunction::Max => 13,
+        _ => return None,
+    })
+}
+
+/// The number in the kernels of a function of one f32 that `CallMaker::node` does not number itself.
+pub(crate) fn unary_code(function: UnaryFunction) -> Option<u32> {
+    use UnaryFunction as Function;
+    const ORDER: [UnaryFunction; 25] = [
+        Function::Neg,
+        Function::Abs,
+        Function::Exp,
+        Function::Log,
+        Function::Sqrt,
+        Function::Rsqrt,
+        Function::Reciprocal,
+        Function::Sin,
+        Function::Cos,
+        Function::Tan,
+        Function::Asin,
+        Function::Acos,
+        Function::Atan,
+        Function::Sinh,
+        Function::Cosh,
+        Function::Asinh,
+        Function::Acosh,
+        Function::Atanh,
+        Function::Erf,
+        Function::Log1p,
+        Function::Expm1,
+        Function::Floor,
+        Function::Ceil,
+        Function::Round,
+        Function::Sign,
+    ];
+    let at = ORDER.iter().position(|known| *known == function)?;
+    Some(32 + at as u32)
+}
+
 /// How the elements of a broadcast operand repeat in a result: how often each in a row, and after how many all come again. `None` if
 /// axes between those of the operand are repeated.
 fn repeated(result: &[usize], operand: &[usize]) -> Option<(usize, usize)> {
@@ -107,6 +153,10 @@ impl CallMaker<'_> {
             }
             Place::Arena(slot) => self.addresses.arena + slot.offset as u64,
         }
+    }
+
+    fn is_f32(&self, id: TensorId) -> bool {
+        self.graph.tensor(id).ty.dtype == DType::F32
     }
 
     fn is_wide(&self, id: TensorId) -> u32 {
@@ -190,11 +240,11 @@ impl CallMaker<'_> {
         let n = self.elements(node.output);
         let mut operands = node.inputs.clone();
         let mut repetition = Some((1, 1));
+        let mut swapped = false;
         if let [a, b] = operands[..] {
             let shape = self.shape(node.output);
             if n != self.elements(a) {
-                // Sums and products have the same value either way round.
-                operands = vec![b, a];
+                (operands, swapped) = (vec![b, a], true);
             }
             let whole = n == self.elements(operands[0]);
             repetition = repeated(&shape, &self.shape(operands[1])).filter(|_| whole);
@@ -218,7 +268,7 @@ impl CallMaker<'_> {
             map,
             activation,
             number,
-            unused: 0,
+            swapped: swapped.into(),
         };
         self.general("elementwise", n.div_ceil(256), 256, &arguments)
     }
@@ -245,6 +295,19 @@ impl CallMaker<'_> {
             Op::Unary(Unary {
                 function: UnaryFunction::Softplus,
             }) => self.map(node, [8, 0], 0.0),
+            Op::Unary(Unary { function }) if unary_code(*function).is_some() => {
+                let code = unary_code(*function).unwrap_or_default();
+                self.map(node, [code, 0], 0.0)
+            }
+            Op::Binary(Binary { function })
+                if binary_code(*function).is_some() && self.is_f32(inputs[0]) =>
+            {
+                let code = binary_code(*function).unwrap_or_default();
+                self.map(node, [code, 0], 0.0)
+            }
+            Op::Conv(op) => self.convolution(node, op),
+            Op::Pool(op) => self.pool(node, op),
+            Op::Softmax(op) => self.softmax(node, op),
             Op::Gated(op) => self.map(node, [3, activation_code(Some(op.function))], 0.0),
             Op::Scale(op) => self.map(node, [4, 0], op.factor),
             Op::SoftCap(op) => self.map(node, [5, 0], op.cap),

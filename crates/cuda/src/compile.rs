@@ -67,6 +67,7 @@ impl Unit {
                     "copy_rows.cu",
                     "topk.cu",
                     "uncached.cu",
+                    "windows.cu",
                 );
                 shared + &quant_functions() + &own
             }

@@ -26,6 +26,7 @@ mod tape;
 mod topk;
 mod uncached;
 mod weights;
+mod windows;
 
 pub use compile::{Compiled, KERNELS_VARIABLE, Unit, compile, sources_checksum};
 pub use device::DeviceFacts;

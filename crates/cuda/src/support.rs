@@ -1,5 +1,6 @@
 //! Which nodes the kernels can run, before sizes are known.
 
+use crate::calls::{binary_code, unary_code};
 use crate::format::DeviceFormat;
 use crate::recurrent::{MAX_SCAN_DEPTH, MAX_TAPS};
 use crate::weights::PackedShape;
@@ -24,7 +25,8 @@ pub(crate) fn has_kernel(graph: &Graph, node: &Node) -> bool {
         Op::LinearAttention(_) => of.size(0, 2).is_some_and(|depth| depth <= MAX_SCAN_DEPTH),
         Op::Binary(Binary { function }) => match function {
             BinaryFunction::Add | BinaryFunction::Mul => of.are(DType::F32) && of.one_repeats(),
-            BinaryFunction::Sub => of.are(DType::I32) && of.has_two_axes(),
+            BinaryFunction::Sub if of.are(DType::I32) => of.has_two_axes(),
+            function if binary_code(*function).is_some() => of.are(DType::F32) && of.one_repeats(),
             BinaryFunction::And => of.are(DType::Bool) && of.has_two_axes(),
             _ => false,
         },
@@ -36,8 +38,9 @@ pub(crate) fn has_kernel(graph: &Graph, node: &Node) -> bool {
                     | UnaryFunction::RoundBF16
                     | UnaryFunction::Softplus
             );
-            is_known && of.are(DType::F32)
+            (is_known || unary_code(*function).is_some()) && of.are(DType::F32)
         }
+        Op::Conv(_) | Op::Pool(_) | Op::Softmax(_) => true,
         Op::Gated(_) | Op::Scale(_) | Op::SoftCap(_) => of.are(DType::F32),
         Op::Compare(Compare { function }) => {
             let is_known = matches!(function, CompareFunction::Eq | CompareFunction::Lt);

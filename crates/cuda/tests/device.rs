@@ -2,7 +2,8 @@
 
 mod gpu;
 
-use backend::{Backend, CompileOptions, ExecutorKind};
+use backend::reference::Reference;
+use backend::{Backend, CompileOptions, Devices, ExecutorKind};
 use base::DType;
 use conformance::TestRng;
 use graph::ops::{Activation, ExpertGate, ExpertScores, Experts, RouteExperts};
@@ -139,6 +140,15 @@ fn attention_agrees_with_the_reference_over_random_histories() {
     let histories = histories.and_then(|n| n.parse().ok()).unwrap_or(400);
     let options = CompileOptions::default();
     conformance::random_histories(&cuda, &options, 1e-5, histories).unwrap();
+}
+
+/// Every op, on the GPU where it has a kernel and in the reference otherwise.
+#[test]
+fn every_op_runs_on_the_gpu_or_behind_it() {
+    let Some(cuda) = gpu::device() else { return };
+    let devices = Devices::new(vec![Arc::new(cuda), Arc::new(Reference::new())]);
+    let options = CompileOptions::default();
+    conformance::primitives(&devices, &options, TOLERANCE).unwrap();
 }
 
 #[test]

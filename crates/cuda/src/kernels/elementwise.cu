@@ -45,6 +45,42 @@ extern "C" __global__ void layer_norm(const __grid_constant__ NormArgs a) {
 #define MAP_ROUND_F16 6
 #define MAP_ROUND_BF16 7
 #define MAP_SOFTPLUS 8
+#define MAP_SUB 9
+#define MAP_DIV 10
+#define MAP_POW 11
+#define MAP_MIN 12
+#define MAP_MAX 13
+
+// Functions of one number, numbered as `unary_code` (calls.rs) numbers them.
+__device__ __noinline__ float unary_function(int function, float x) {
+    switch (function) {
+        case 32: return -x;
+        case 33: return fabsf(x);
+        case 34: return expf(x);
+        case 35: return logf(x);
+        case 36: return __fsqrt_rn(x);
+        case 37: return __frcp_rn(__fsqrt_rn(x));
+        case 38: return __frcp_rn(x);
+        case 39: return sinf(x);
+        case 40: return cosf(x);
+        case 41: return tanf(x);
+        case 42: return asinf(x);
+        case 43: return acosf(x);
+        case 44: return atanf(x);
+        case 45: return sinhf(x);
+        case 46: return coshf(x);
+        case 47: return asinhf(x);
+        case 48: return acoshf(x);
+        case 49: return atanhf(x);
+        case 50: return erff(x);
+        case 51: return log1pf(x);
+        case 52: return expm1f(x);
+        case 53: return floorf(x);
+        case 54: return ceilf(x);
+        case 55: return rintf(x);
+        default: return x == 0.0f || x != x ? x : copysignf(1.0f, x);
+    }
+}
 
 struct MapArgs {
     const float* a;
@@ -55,6 +91,8 @@ struct MapArgs {
     u64 repeat, period;
     int map, activation;
     float number;
+    // Whether the operands are b and a.
+    int swapped;
 };
 
 extern "C" __global__ void elementwise(const __grid_constant__ MapArgs m) {
@@ -63,7 +101,16 @@ extern "C" __global__ void elementwise(const __grid_constant__ MapArgs m) {
     if (i >= m.n) return;
     float a = m.a[i], b = 0.0f;
     if (m.b) b = m.b[(m.repeat > 1 ? i / m.repeat : i) % m.period];
+    if (m.swapped) {
+        float first = b;
+        b = a, a = first;
+    }
     switch (m.map) {
+        case MAP_SUB: a = a - b; break;
+        case MAP_DIV: a = __fdiv_rn(a, b); break;
+        case MAP_POW: a = powf(a, b); break;
+        case MAP_MIN: a = a != a || b != b ? a + b : fminf(a, b); break;
+        case MAP_MAX: a = a != a || b != b ? a + b : fmaxf(a, b); break;
         case MAP_ADD: a = a + b; break;
         case MAP_MUL: a = a * b; break;
         case MAP_ACTIVATE: a = activate(m.activation, a); break;
@@ -72,7 +119,8 @@ extern "C" __global__ void elementwise(const __grid_constant__ MapArgs m) {
         case MAP_ROUND_F16: a = half_to_float(float_to_half(a)); break;
         case MAP_ROUND_BF16: a = bf16_to_float(float_to_bf16(a)); break;
         case MAP_SOFTPLUS: a = fmaxf(a, 0.0f) + log1pf(expf(-fabsf(a))); break;
-        default: a = m.number * tanhf(a / m.number);
+        case MAP_SOFT_CAP: a = m.number * tanhf(a / m.number); break;
+        default: a = unary_function(m.map, a);
     }
     m.out[i] = a;
 }

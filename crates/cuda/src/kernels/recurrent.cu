@@ -14,20 +14,21 @@ struct StatePlan {
 };
 
 // A head's state in a cell, of f32 or f16.
+template <bool HALF>
 struct State {
     u8* row;
-    bool half;
 
-    __device__ __forceinline__ float load(long long i) const { return half ? half_to_float(((u16*)row)[i]) : ((float*)row)[i]; }
+    __device__ __forceinline__ float load(long long i) const { return HALF ? half_to_float(((u16*)row)[i]) : ((float*)row)[i]; }
 
     __device__ __forceinline__ void store(long long i, float x) const {
-        if (half) ((u16*)row)[i] = float_to_half(x);
+        if (HALF) ((u16*)row)[i] = float_to_half(x);
         else ((float*)row)[i] = x;
     }
 };
 
-__device__ __forceinline__ State state_at(const KvLayer& kv, u32 cell, int head) {
-    return {(u8*)row_of(kv, true, cell, head, kv.value_row), kv.value_storage == KV_F16};
+template <bool HALF>
+__device__ __forceinline__ State<HALF> state_at(const KvLayer& kv, u32 cell, int head) {
+    return {(u8*)row_of(kv, true, cell, head, kv.value_row)};
 }
 
 __device__ __forceinline__ float rounded_to_half(float x) { return half_to_float(float_to_half(x)); }
@@ -44,16 +45,14 @@ struct ConvArgs {
 
 // A thread for each channel. `window` has the last inputs of the channel, the oldest first; with fewer taps than TAPS, its first
 // elements and their weights stay zero.
-template <int TAPS>
-__device__ __forceinline__ void convolve(const ConvArgs& a) {
-    begin();
+template <int TAPS, bool HALF>
+__device__ __forceinline__ void convolve_states(const ConvArgs& a) {
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     if (channel >= a.channels) return;
     const KvLayer kv = a.layers[a.layer];
     const StatePlan plan = *(const StatePlan*)(a.step + kv.plan);
     const u32 *sources = a.step + plan.sources, *writes = a.step + plan.writes;
     int first = TAPS - a.taps;
-    bool half = kv.value_storage == KV_F16;
     float weights[TAPS], window[TAPS];
 #pragma unroll
     for (int i = 0; i < TAPS; i++) {
@@ -76,7 +75,7 @@ __device__ __forceinline__ void convolve(const ConvArgs& a) {
             u32 source = sources[token], cell = writes[token];
             if (source != PREVIOUS_STATE) {
                 bool zero = source == ZERO_STATE;
-                const State from = state_at(kv, zero ? 0 : source, 0);
+                const State<HALF> from = state_at<HALF>(kv, zero ? 0 : source, 0);
 #pragma unroll
                 for (int j = 0; j < TAPS - 1; j++) {
                     window[j] = !zero && j >= first ? from.load((long long)(j - first) * a.channels + channel) : 0.0f;
@@ -88,13 +87,13 @@ __device__ __forceinline__ void convolve(const ConvArgs& a) {
             for (int j = 0; j < TAPS; j++) sum = fmaf(weights[j], window[j], sum);
             a.out[(long long)token * a.channels + channel] = activate(a.activation, sum);
             // A state in f16 is rounded after every token, so that it does not depend on how tokens are divided into steps.
-            if (half) window[TAPS - 1] = rounded_to_half(window[TAPS - 1]);
+            if (HALF) window[TAPS - 1] = rounded_to_half(window[TAPS - 1]);
 #pragma unroll
             for (int j = 0; j < TAPS - 1; j++) {
                 if (j >= first) window[j] = window[j + 1];
             }
             if (cell != NO_CELL) {
-                const State to = state_at(kv, cell, 0);
+                const State<HALF> to = state_at<HALF>(kv, cell, 0);
 #pragma unroll
                 for (int j = 0; j < TAPS - 1; j++) {
                     if (j >= first) to.store((long long)(j - first) * a.channels + channel, window[j]);
@@ -104,9 +103,16 @@ __device__ __forceinline__ void convolve(const ConvArgs& a) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) causal_conv_few(const __grid_constant__ ConvArgs a) { convolve<4>(a); }
+template <int TAPS>
+__device__ __forceinline__ void convolve_all(const ConvArgs& a) {
+    begin();
+    if (a.layers[a.layer].value_storage == KV_F16) convolve_states<TAPS, true>(a);
+    else convolve_states<TAPS, false>(a);
+}
 
-extern "C" __global__ void __launch_bounds__(128) causal_conv_many(const __grid_constant__ ConvArgs a) { convolve<16>(a); }
+extern "C" __global__ void __launch_bounds__(128) causal_conv_few(const __grid_constant__ ConvArgs a) { convolve_all<4>(a); }
+
+extern "C" __global__ void __launch_bounds__(128) causal_conv_many(const __grid_constant__ ConvArgs a) { convolve_all<16>(a); }
 
 struct LinearAttentionArgs {
     const float* q;
@@ -134,9 +140,8 @@ __device__ __forceinline__ float column_sum(float x) {
 
 // Eight lanes for each column of a head's states, of whose elements a lane has every eighth: at most ROWS. Elements past the state's
 // end are zero.
-template <int ROWS>
-__device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
-    begin();
+template <int ROWS, bool HALF>
+__device__ __forceinline__ void attend_stored(const LinearAttentionArgs& a) {
     int lane = threadIdx.x % STATE_LANES, column = (blockIdx.x * blockDim.x + threadIdx.x) / STATE_LANES, head = blockIdx.y;
     // Lanes without a column take part in the sums.
     bool exists = column < a.width;
@@ -144,7 +149,6 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
     const KvLayer kv = a.layers[a.layer];
     const StatePlan plan = *(const StatePlan*)(a.step + kv.plan);
     const u32 *sources = a.step + plan.sources, *writes = a.step + plan.writes;
-    bool half = kv.value_storage == KV_F16;
     float state[ROWS], next_key[ROWS], next_query[ROWS], next_value = 0.0f, next_decay = 0.0f, next_beta = 0.0f;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) state[r] = next_key[r] = next_query[r] = 0.0f;
@@ -169,7 +173,7 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
         u32 source = sources[token], cell = writes[token];
         if (source != PREVIOUS_STATE) {
             bool held = source != ZERO_STATE && exists;
-            const State from = state_at(kv, held ? source : 0, head);
+            const State<HALF> from = state_at<HALF>(kv, held ? source : 0, head);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 int n = r * STATE_LANES + lane;
@@ -193,12 +197,12 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
         }
         float sum = column_sum(sums[0] + sums[1]);
         if (exists && lane == 0) a.out[((long long)token * a.heads + head) * a.width + column] = a.scale * sum;
-        if (half) {
+        if (HALF) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++) state[r] = rounded_to_half(state[r]);
         }
         if (cell != NO_CELL && exists) {
-            const State to = state_at(kv, cell, head);
+            const State<HALF> to = state_at<HALF>(kv, cell, head);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 int n = r * STATE_LANES + lane;
@@ -206,6 +210,13 @@ __device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
             }
         }
     }
+}
+
+template <int ROWS>
+__device__ __forceinline__ void attend_states(const LinearAttentionArgs& a) {
+    begin();
+    if (a.layers[a.layer].value_storage == KV_F16) attend_stored<ROWS, true>(a);
+    else attend_stored<ROWS, false>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(128) linear_attention_32(const __grid_constant__ LinearAttentionArgs a) {
