@@ -186,6 +186,10 @@ arguments! {
         x: u64, out: u64, len: u64, stride: u64, lines: u64, log: u32, unused: u32,
     }
 
+    ReduceArgs {
+        x: u64, out: u64, len: u64, stride: u64, lines: u64, mean: u32, unused: u32,
+    }
+
     StridedArgs {
         from: u64, to: u64, dims: [u64; 3], from_strides: [u64; 3], to_strides: [u64; 3],
     }

@@ -308,6 +308,7 @@ impl CallMaker<'_> {
             Op::Conv(op) => self.convolution(node, op),
             Op::Pool(op) => self.pool(node, op),
             Op::Softmax(op) => self.softmax(node, op),
+            Op::Reduce(op) if self.is_f32(inputs[0]) => self.sum(node, op),
             Op::Gated(op) => self.map(node, [3, activation_code(Some(op.function))], 0.0),
             Op::Scale(op) => self.map(node, [4, 0], op.factor),
             Op::SoftCap(op) => self.map(node, [5, 0], op.cap),

@@ -4,6 +4,7 @@ use crate::calls::{binary_code, unary_code};
 use crate::format::DeviceFormat;
 use crate::recurrent::{MAX_SCAN_DEPTH, MAX_TAPS};
 use crate::weights::PackedShape;
+use crate::windows::sums_neighbours;
 use base::DType;
 use graph::ops::{Binary, BinaryFunction, Compare, CompareFunction, Op, Unary, UnaryFunction};
 use graph::{Dim, Graph, Node, TensorId};
@@ -41,6 +42,7 @@ pub(crate) fn has_kernel(graph: &Graph, node: &Node) -> bool {
             (is_known || unary_code(*function).is_some()) && of.are(DType::F32)
         }
         Op::Conv(_) | Op::Pool(_) | Op::Softmax(_) => true,
+        Op::Reduce(op) => of.are(DType::F32) && sums_neighbours(op),
         Op::Gated(_) | Op::Scale(_) | Op::SoftCap(_) => of.are(DType::F32),
         Op::Compare(Compare { function }) => {
             let is_known = matches!(function, CompareFunction::Eq | CompareFunction::Lt);

@@ -1,12 +1,12 @@
-//! The kernel calls of convolutions, pools and softmaxes.
+//! The kernel calls of convolutions, pools, softmaxes and sums.
 
-use crate::arguments::{ConvolveArgs, PoolArgs, SoftmaxArgs, WindowSizes};
+use crate::arguments::{ConvolveArgs, PoolArgs, ReduceArgs, SoftmaxArgs, WindowSizes};
 use crate::calls::{CallMaker, activation_code};
 use crate::compile::Unit;
 use crate::launch::Launch;
 use backend::BackendError;
 use graph::Node;
-use graph::ops::{Conv, Pool, PoolFunction, Softmax, WindowAxis};
+use graph::ops::{Conv, Pool, PoolFunction, Reduce, ReduceFunction, Softmax, WindowAxis};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
@@ -98,6 +98,41 @@ impl CallMaker<'_> {
         let blocks = (lines * 32).div_ceil(THREADS as usize);
         self.general("softmax_lines", blocks, THREADS, &arguments)
     }
+
+    pub(crate) fn sum(&self, node: &Node, op: &Reduce) -> Result<Vec<Launch>, BackendError> {
+        let Some(first) = op.axes.first().filter(|_| sums_neighbours(op)) else {
+            return Err(self.unsupported(
+                node,
+                "only sums and means of neighbouring axes are computed",
+            ));
+        };
+        let shape = self.shape(node.inputs[0]);
+        let end = first + op.axes.len();
+        let size = |axes: &[usize]| axes.iter().product::<usize>();
+        let (outer, len, stride) = (
+            size(&shape[..*first]),
+            size(&shape[*first..end]),
+            size(&shape[end..]),
+        );
+        let lines = outer * stride;
+        let arguments = ReduceArgs {
+            x: self.address(node.inputs[0]),
+            out: self.address(node.output),
+            len: len as u64,
+            stride: stride as u64,
+            lines: lines as u64,
+            mean: (op.function == ReduceFunction::Mean).into(),
+            unused: 0,
+        };
+        let blocks = (lines * 32).div_ceil(THREADS as usize);
+        self.general("sum_lines", blocks, THREADS, &arguments)
+    }
+}
+
+/// Whether a reduction is a sum or mean over neighbouring axes.
+pub(crate) fn sums_neighbours(op: &Reduce) -> bool {
+    let is_sum = matches!(op.function, ReduceFunction::Sum | ReduceFunction::Mean);
+    is_sum && !op.axes.is_empty() && op.axes.windows(2).all(|pair| pair[0] + 1 == pair[1])
 }
 
 /// The most blocks of a grid along its second axis.

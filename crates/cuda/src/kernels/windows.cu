@@ -1,4 +1,4 @@
-// Convolutions and pools of up to three axes, and softmaxes. Axes that are not there have size 1.
+// Convolutions and pools of up to three axes, softmaxes and sums. Axes that are not there have size 1.
 
 // Numbered as `WindowSizes` in Rust has them.
 struct WindowSizes {
@@ -131,4 +131,25 @@ extern "C" __global__ void softmax_lines(const __grid_constant__ SoftmaxArgs a) 
         float own = x[i * a.stride] - most;
         out[i * a.stride] = a.log ? own - logarithm : expf(own) / sum;
     }
+}
+
+struct ReduceArgs {
+    const float* x;
+    float* out;
+    // As the lines of a softmax.
+    u64 len, stride, lines;
+    int mean, unused;
+};
+
+// A warp for each line.
+extern "C" __global__ void sum_lines(const __grid_constant__ ReduceArgs a) {
+    begin();
+    u64 line = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / WARP;
+    int lane = threadIdx.x % WARP;
+    if (line >= a.lines) return;
+    const float* x = a.x + line / a.stride * a.stride * a.len + line % a.stride;
+    double sum = 0.0;
+    for (u64 i = lane; i < a.len; i += WARP) sum += x[i * a.stride];
+    for (int step = WARP / 2; step > 0; step /= 2) sum += __shfl_xor_sync(FULL_MASK, sum, step);
+    if (lane == 0) a.out[line] = (float)(a.mean ? sum / (double)a.len : sum);
 }
