@@ -119,7 +119,8 @@ impl Exec {
             ..InferenceOptions::default()
         };
         let path = self.model.path()?;
-        let mut session = InferenceSession::load(&path, &*self.device.backend()?, &options)?;
+        let devices = self.device.devices()?;
+        let mut session = InferenceSession::load(&path, &devices, &options)?;
         let mut shown = Shown::new(self.json);
         if let Some(first) = self.steps.first() {
             let mut decoder = ScatterDecoder::new(session, first.len())?;
@@ -153,7 +154,7 @@ impl Exec {
         if self.placement
             && let Some(graph) = session.graph()
         {
-            shown.placement(graph, &self.device.devices()?.placement(graph)?);
+            shown.placement(graph, &devices.placement(graph)?);
         }
         for state in session.states() {
             shown.states.extend(

@@ -178,7 +178,7 @@ impl Artifact {
         }
     }
 
-    /// What the file says about the model.
+    /// Name, producer and other metadata of the model.
     pub fn description(&self) -> ModelDescription {
         match &self.file {
             ModelFile::Onnx { model, .. } => model.description.clone(),

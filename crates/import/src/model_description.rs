@@ -1,8 +1,8 @@
-//! What a file says about its model.
+//! `ModelDescription`: the metadata of a model file.
 
 use std::collections::BTreeMap;
 
-/// What a file says about its model, in words. Only ONNX files say more than a name.
+/// The metadata of a model file for people. Formats other than ONNX have a name alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelDescription {
     /// The graph's name.

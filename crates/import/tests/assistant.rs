@@ -51,7 +51,7 @@ fn runnable(artifact: &Artifact) -> (Runnable, CacheSession<Cells>) {
     (runnable, session)
 }
 
-/// What `<name>.json` says.
+/// The expected logits and drafts of a fixture, from `<name>.json`.
 struct Expected {
     tokens: Vec<i32>,
     chain: Vec<i32>,

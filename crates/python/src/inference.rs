@@ -206,7 +206,7 @@ impl InferenceSession {
         Ok(options)
     }
 
-    /// What the model's file says about it.
+    /// The metadata of the model file.
     fn get_modelmeta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.locked(py).description().clone();
         let class = py.import("kvark.ort_options")?.getattr("ModelMetadata")?;

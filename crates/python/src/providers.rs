@@ -9,7 +9,8 @@ pub(crate) const PROVIDERS: [(&str, &str); 2] = [
     ("CPUExecutionProvider", "cpu"),
 ];
 
-/// What `make` gives for the first of these devices for which it succeeds. A warning says why each one before it does not.
+/// Calls `make` with each device until one succeeds, and returns that device and its result. A warning gives the error of each device that
+/// failed before.
 pub(crate) fn first<T>(
     py: Python<'_>,
     devices: &[&str],

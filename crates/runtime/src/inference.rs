@@ -240,7 +240,7 @@ impl InferenceSession {
         self.copies.as_ref()
     }
 
-    /// What the model's file says about it.
+    /// The metadata of the model file.
     pub fn description(&self) -> &ModelDescription {
         &self.description
     }

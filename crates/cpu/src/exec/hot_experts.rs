@@ -179,7 +179,7 @@ struct LoadedLayer {
     /// Calls so far.
     calls: u64,
     uses: ExpertUse,
-    /// What the next layer used with this layer's experts; the first layer of the next step follows the last one.
+    /// How often experts of the next layer were used with this layer's. Behind the last layer comes the first one, in the next step.
     companions: Companions,
     /// The experts that the last call used, none if they are more than a token uses; `None` before the call's first load.
     chosen: Option<Vec<u32>>,

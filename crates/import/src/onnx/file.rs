@@ -11,7 +11,7 @@ use crate::tensor_info::{TensorDim, TensorInfo};
 /// A `.onnx` file.
 #[derive(Clone, Debug)]
 pub struct Onnx {
-    /// What the file says about its model.
+    /// Name, producer and other metadata.
     pub description: ModelDescription,
     /// IR version.
     pub ir_version: i64,

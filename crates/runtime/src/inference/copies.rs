@@ -17,7 +17,7 @@ pub struct SessionCopies {
     pub(super) compile: CompileOptions,
 }
 
-/// What a copy is compiled from.
+/// The graph or the method that a copy is compiled from.
 #[derive(Clone)]
 pub(super) enum CopySource {
     /// An optimised graph for inputs of all shapes.

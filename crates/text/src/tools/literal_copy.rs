@@ -56,7 +56,7 @@ enum Place {
     BehindValue,
 }
 
-/// What a text came to.
+/// How far [`LiteralCopy::read`] came.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Progress {
     /// All that is certain was read.

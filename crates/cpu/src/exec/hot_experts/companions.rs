@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(likely(&companions, &[3], 2), [1]);
         assert_eq!(companions.likely(&[0], 2, &|expert| expert != 2), [1]);
         assert_eq!(likely(&companions, &[2], 2), []);
-        // What was long ago weighs less, and counts do not overflow.
+        // Old counts are halved before they overflow.
         for _ in 0..1000 {
             companions.learn(&[1], &[0, 1]);
         }
