@@ -7,7 +7,7 @@ use crate::{
 use base::{MemoryBound, named_enum};
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, Node, TensorId, Value, ValueRef};
-use kv::{CacheConfig, KvBytes, KvError, KvLayout, Step, StepPlan};
+use kv::{CacheConfig, KvBytes, KvError, KvLayout, KvStorage, Step, StepPlan};
 use std::any::{Any, type_name};
 use std::fmt;
 use std::path::PathBuf;
@@ -174,6 +174,12 @@ pub trait Backend: Send + Sync {
             experts: None,
             kv: request.kv_layout(),
         })
+    }
+
+    /// Whether keys and values can be stored as this type.
+    fn stores(&self, storage: KvStorage) -> bool {
+        let _ = storage;
+        true
     }
 
     /// Bytes that can be allocated on the device now; `None` if the device does not report them.

@@ -8,7 +8,7 @@ use base::MemoryBound;
 use graph::ops::Op;
 use graph::plan::MemoryPlan;
 use graph::{Graph, Node, NodeId, Piece, TensorId, Value, ValueRef};
-use kv::{CacheConfig, KvBytes, KvError};
+use kv::{CacheConfig, KvBytes, KvError, KvStorage};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -214,6 +214,10 @@ impl Backend for Devices {
             whole.mapped.extend(part.mapped.into_iter().map(in_whole));
         }
         Ok(whole)
+    }
+
+    fn stores(&self, storage: KvStorage) -> bool {
+        self.devices.iter().all(|device| device.stores(storage))
     }
 
     fn free_memory(&self) -> Option<u64> {

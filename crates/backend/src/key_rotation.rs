@@ -4,7 +4,7 @@ use crate::runnable::{attention_nodes, integer_source};
 use crate::{BackendError, BackendErrorKind, row_codec};
 use graph::ops::{Op, Rope, RopeLayout};
 use graph::{Graph, Node, TensorId, TensorKind};
-use kv::CacheConfig;
+use kv::{CacheConfig, Side};
 use std::ops::Range;
 
 /// The RoPE of each cache's keys, in a graph that uses positions only to rotate queries and keys.
@@ -85,7 +85,8 @@ impl KeyRotations {
         let Some(rotation) = &self.layers[layer] else {
             return;
         };
-        let (storage, dim) = (config.key_storage, config.layers[layer].key_dim);
+        let storage = config.storage(layer, Side::Key);
+        let dim = config.layers[layer].key_dim;
         let half = rotation.frequency.len();
         let turn = |position: u32, frequency: &f32| {
             let angle = |position: u32| f64::from(position as f32 * frequency);

@@ -65,27 +65,7 @@ impl Runnable {
         executable: Box<dyn Executable>,
         cache: Option<Arc<CacheEntry>>,
     ) -> Result<Runnable, BackendError> {
-        let cache = match (PositionInput::find(&graph)?, cache) {
-            (None, _) => None,
-            (Some(_), None) => {
-                return Err(BackendErrorKind::CacheMismatch(
-                    "its attention nodes need a cache, and none is bound".into(),
-                )
-                .into());
-            }
-            (Some(positions), Some(entry)) => {
-                let state = entry.try_lock()?;
-                check_layers(&graph, state.bytes.config())?;
-                executable.takes(&*state.bytes)?;
-                drop(state);
-                let current = Vec::new();
-                Some(BoundCache {
-                    entry,
-                    positions,
-                    current,
-                })
-            }
-        };
+        let cache = BoundCache::bind(&graph, &*executable, cache)?;
         Ok(Runnable {
             decodes: takes_steps(&graph),
             states: States::new(&graph),
@@ -95,6 +75,13 @@ impl Runnable {
             dispatcher: Dispatcher::eager(),
             padded: Step::default(),
         })
+    }
+
+    /// Binds another cache in the place of the first, with the same layers. [`prepare`](Runnable::prepare) has to be called again:
+    /// recorded steps are those of the first cache.
+    pub fn rebind(&mut self, cache: Arc<CacheEntry>) -> Result<(), BackendError> {
+        self.cache = BoundCache::bind(&self.graph, &*self.executable, Some(cache))?;
+        Ok(())
     }
 
     /// The graph.
@@ -266,6 +253,32 @@ impl Runnable {
         };
         self.states.exchange();
         Ok(result)
+    }
+}
+
+impl BoundCache {
+    /// Checks that a graph and its executable can use a cache.
+    fn bind(
+        graph: &Graph,
+        executable: &dyn Executable,
+        cache: Option<Arc<CacheEntry>>,
+    ) -> Result<Option<BoundCache>, BackendError> {
+        let Some(positions) = PositionInput::find(graph)? else {
+            return Ok(None);
+        };
+        let Some(entry) = cache else {
+            let reason = "its attention nodes need a cache, and none is bound".into();
+            return Err(BackendErrorKind::CacheMismatch(reason).into());
+        };
+        let state = entry.try_lock()?;
+        check_layers(graph, state.bytes.config())?;
+        executable.takes(&*state.bytes)?;
+        drop(state);
+        Ok(Some(BoundCache {
+            entry,
+            positions,
+            current: Vec::new(),
+        }))
     }
 }
 

@@ -39,7 +39,7 @@ const STEPS: [(Option<u32>, usize); 8] = [
     (None, 130),
 ];
 
-pub(super) fn cases() -> Vec<CacheCase> {
+pub(super) fn cases(backend: &dyn Backend) -> Vec<CacheCase> {
     let mut cases = Vec::new();
     for (heads, kv_heads, key_dim, value_dim) in [
         (1, 1, 8, 8),
@@ -100,12 +100,13 @@ pub(super) fn cases() -> Vec<CacheCase> {
             position,
         });
     }
+    cases.retain(|case| backend.stores(case.storage.0) && backend.stores(case.storage.1));
     cases
 }
 
 /// Cases whose heads have sinks.
-pub(super) fn cases_with_sinks() -> Vec<CacheCase> {
-    let few = cases().into_iter().step_by(5);
+pub(super) fn cases_with_sinks(backend: &dyn Backend) -> Vec<CacheCase> {
+    let few = cases(backend).into_iter().step_by(5);
     let sinks = |case| CacheCase {
         sinks: true,
         ..case

@@ -17,7 +17,7 @@ pub(super) fn run(
     tolerance: f32,
 ) -> Result<usize, String> {
     let cases = op_cases(cases(), backend, options, tolerance)?;
-    let sinks = cache_case::cases_with_sinks();
+    let sinks = cache_case::cases_with_sinks(backend);
     for case in &sinks {
         case.check(backend, options, tolerance)
             .map_err(|e| format!("{case:?}: {e}"))?;

@@ -199,7 +199,7 @@ impl<K: CacheManager> Twin<K> {
     }
 }
 
-fn config(noise: &mut TestRng, ring: bool) -> CacheConfig {
+fn config(noise: &mut TestRng, ring: bool, backend: &dyn Backend) -> CacheConfig {
     let layer = |window| LayerConfig {
         kv_heads: 1,
         key_dim: DIM,
@@ -207,12 +207,21 @@ fn config(noise: &mut TestRng, ring: bool) -> CacheConfig {
         window,
     };
     let mut config = CacheConfig::new(48, WINDOWS.map(layer).to_vec());
-    let mut storage = || KvStorage::ALL[noise.bits() as usize % KvStorage::ALL.len()];
+    let stored: Vec<KvStorage> = KvStorage::ALL
+        .into_iter()
+        .filter(|storage| backend.stores(*storage))
+        .collect();
+    let any = |noise: &mut TestRng| stored[noise.bits() as usize % stored.len()];
+    let mut storage = || any(noise);
     (
         config.key_storage,
         config.value_storage,
         config.initial_cells,
     ) = (storage(), storage(), 2);
+    if noise.bits() & 32 == 0 {
+        let types = [any(noise), any(noise)];
+        config.layer_storage.insert(1, types);
+    }
     config.ring = ring.then_some(RingPolicy {
         max_step: 5,
         max_rewind: 4,
@@ -234,7 +243,7 @@ fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
 
 fn contiguous(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
-    let config = config(noise, ring);
+    let config = config(noise, ring, subject.backend);
     let mut twin = subject.twin(&config, make_decode_session)?;
     for _ in 0..12 {
         one_sequence(noise, &mut twin)?;
@@ -261,7 +270,7 @@ fn one_sequence(noise: &mut TestRng, twin: &mut Twin<Contiguous>) -> Result<(), 
 /// Sessions that share a frozen prefix and continue it with different histories.
 fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
-    let config = config(noise, ring);
+    let config = config(noise, ring, subject.backend);
     let mut first = subject.twin(&config, make_decode_session)?;
     let prefix = 1 + below(noise, 5);
     first.step(noise, &(0..prefix).collect::<Vec<_>>())?;
@@ -285,7 +294,7 @@ fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
 
 fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
-    let config = config(noise, ring);
+    let config = config(noise, ring, subject.backend);
     let mut twin: Twin<Cells> = subject.twin(&config, make_seq_session)?;
     let mut trees: [Vec<Option<u32>>; 4] = Default::default();
     for _ in 0..14 {
@@ -390,7 +399,7 @@ fn accept(
 
 fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
-    let config = config(noise, ring);
+    let config = config(noise, ring, subject.backend);
     let mut twin: Twin<Tree> = subject.twin(&config, make_tree_session)?;
     for _ in 0..6 {
         let len = twin.len()?;

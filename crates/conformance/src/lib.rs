@@ -50,7 +50,7 @@ pub fn decoder(
     tolerance: f32,
 ) -> Result<usize, String> {
     let mut cases = op_cases(decoder_ops::cases(), backend, options, tolerance)?;
-    for case in cache_case::cases() {
+    for case in cache_case::cases(backend) {
         case.check(backend, options, tolerance)
             .map_err(|e| format!("{case:?}: {e}"))?;
         cases += 1;

@@ -112,6 +112,11 @@ impl CpuKv {
         }
     }
 
+    /// Whether the keys and the values of a layer are stored rotated.
+    pub(crate) fn rotated(&self, id: usize) -> [bool; 2] {
+        [Side::Key, Side::Value].map(|side| self.config.storage(id, side).rotated().is_some())
+    }
+
     /// Grows the pool of a layer's states to the step's cells, and returns the states: `[heads, cells, elements]`.
     pub(crate) fn states(&mut self, id: usize, step: &LayerPlan) -> Result<StatePool, KvError> {
         assert!(self.prefix.is_none(), "a frozen prefix has no states");
@@ -229,6 +234,11 @@ impl KvBytes for CpuKv {
         jobs.iter().try_for_each(|(_, _, made)| made.clone())?;
         parallel::for_each(bytes, &mut jobs, |(pool, block, _)| pool.take(block));
         Ok(())
+    }
+
+    fn release_layer(&mut self, layer: usize) {
+        self.layers[layer].keys.release();
+        self.layers[layer].values.release();
     }
 
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError> {

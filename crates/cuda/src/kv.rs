@@ -33,6 +33,7 @@ fn storage_code(storage: KvStorage) -> u32 {
         KvStorage::Q4(QuantGroup::G32) => 5,
         KvStorage::Q4(QuantGroup::G64) => 6,
         KvStorage::F8E4M3 => 7,
+        KvStorage::Q4Rotated => unreachable!("the backend says that it does not store it"),
     }
 }
 

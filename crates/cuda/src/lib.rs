@@ -34,7 +34,7 @@ pub use error::{CudaError, CudaErrorKind, NVRTC_VARIABLE};
 pub use executable::SUPPORT_VARIABLE;
 pub use format::DeviceFormat;
 
-use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
+use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError, KvStorage};
 use backend::{
     Backend, BackendError, BackendErrorKind, CompileOptions, Executable, Footprint,
     FootprintRequest, ReplayWrapper,
@@ -137,6 +137,10 @@ impl Backend for Cuda {
             experts: None,
             kv: request.kv_layout(),
         })
+    }
+
+    fn stores(&self, storage: KvStorage) -> bool {
+        storage.rotated().is_none()
     }
 
     fn free_memory(&self) -> Option<u64> {

@@ -139,7 +139,10 @@ fn attended(cuda: &Cuda, storage: KvStorage, steps: &[usize]) -> Vec<f32> {
 #[test]
 fn attention_gives_a_row_the_same_bits_in_every_chunk() {
     let Some(cuda) = gpu::device() else { return };
-    for storage in KvStorage::ALL {
+    for storage in KvStorage::ALL
+        .into_iter()
+        .filter(|storage| cuda.stores(*storage))
+    {
         let whole = attended(&cuda, storage, &[1203]);
         assert!(whole.iter().all(|x| x.is_finite()));
         for steps in [&[700, 500, 1, 1, 1][..], &[1, 255, 1, 1, 44, 900, 1]] {

@@ -111,6 +111,11 @@ impl Cells {
         self.spaces[0].high_water
     }
 
+    /// One past the last cell in use of a layer.
+    pub(crate) fn layer_cells(&self, layer: usize) -> u32 {
+        self.spaces[self.space_of(layer)].high_water
+    }
+
     /// The runs of a sequence, in position order.
     pub fn runs(&self, seq: SeqId) -> Result<&[CellRun], KvError> {
         let seq = self.check_owner(seq)?;

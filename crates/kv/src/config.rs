@@ -1,6 +1,7 @@
 //! The configuration of a cache: the model's facts about each layer and the caller's choices.
 
 use crate::{KvError, KvErrorKind, Side};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The number of elements of a quantised row that share a scale and an offset.
@@ -44,11 +45,13 @@ pub enum KvStorage {
     Q8(QuantGroup),
     /// Half a byte an element, affine in groups.
     Q4(QuantGroup),
+    /// As [`Q4`](KvStorage::Q4) in groups of 32, of the row after a Hadamard transform, which spreads large elements over all.
+    Q4Rotated,
 }
 
 impl KvStorage {
     /// Every storage type.
-    pub const ALL: [KvStorage; 8] = [
+    pub const ALL: [KvStorage; 9] = [
         KvStorage::F32,
         KvStorage::F16,
         KvStorage::BF16,
@@ -57,6 +60,7 @@ impl KvStorage {
         KvStorage::Q8(QuantGroup::G64),
         KvStorage::Q4(QuantGroup::G32),
         KvStorage::Q4(QuantGroup::G64),
+        KvStorage::Q4Rotated,
     ];
 
     /// The name used on the command line and in messages.
@@ -70,6 +74,7 @@ impl KvStorage {
             KvStorage::Q8(QuantGroup::G64) => "q8g64",
             KvStorage::Q4(QuantGroup::G32) => "q4",
             KvStorage::Q4(QuantGroup::G64) => "q4g64",
+            KvStorage::Q4Rotated => "q4h",
         }
     }
 
@@ -95,6 +100,15 @@ impl KvStorage {
             KvStorage::F8E4M3 => dim,
             KvStorage::Q8(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(16),
             KvStorage::Q4(group) => dim.div_ceil(group.len()) * 4 + dim.next_multiple_of(32) / 2,
+            KvStorage::Q4Rotated => KvStorage::Q4(QuantGroup::G32).row_bytes(dim),
+        }
+    }
+
+    /// The type of the row after its transform, if rows of this type are transformed first.
+    pub const fn rotated(self) -> Option<KvStorage> {
+        match self {
+            KvStorage::Q4Rotated => Some(KvStorage::Q4(QuantGroup::G32)),
+            _ => None,
         }
     }
 }
@@ -197,6 +211,8 @@ pub struct CacheConfig {
     pub key_storage: KvStorage,
     /// How values are stored.
     pub value_storage: KvStorage,
+    /// The layers whose keys and values are stored otherwise.
+    pub layer_storage: BTreeMap<usize, [KvStorage; 2]>,
     /// Cells of a pool's first allocation; later allocations double.
     pub initial_cells: u32,
     /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
@@ -221,6 +237,7 @@ impl CacheConfig {
             layers,
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
+            layer_storage: BTreeMap::new(),
             initial_cells: 256,
             ring: None,
             states: StatePolicy::default(),
@@ -234,11 +251,21 @@ impl CacheConfig {
 
     /// How a side of a layer is stored.
     pub fn storage(&self, layer: usize, side: Side) -> KvStorage {
-        match side {
-            _ if self.layers[layer].is_state() => self.states.storage,
-            Side::Key => self.key_storage,
-            Side::Value => self.value_storage,
+        if self.layers[layer].is_state() {
+            return self.states.storage;
         }
+        let of_layer = self.layer_storage.get(&layer);
+        let [keys, values] = *of_layer.unwrap_or(&[self.key_storage, self.value_storage]);
+        match side {
+            Side::Key => keys,
+            Side::Value => values,
+        }
+    }
+
+    /// Stores the keys and values of all layers so.
+    pub fn store_as(&mut self, keys: KvStorage, values: KvStorage) {
+        (self.key_storage, self.value_storage) = (keys, values);
+        self.layer_storage.clear();
     }
 
     /// Checks that a cache can be built from this configuration. Builders only receive checked configurations.
@@ -270,6 +297,12 @@ impl CacheConfig {
                 }
                 _ => {}
             }
+        }
+        let is_stored = |layer: &usize| self.layers.get(*layer).is_some_and(|l| !l.is_state());
+        if let Some(layer) = self.layer_storage.keys().find(|layer| !is_stored(layer)) {
+            return bad(format!(
+                "storage types of layer {layer}, which has no keys and values"
+            ));
         }
         let StatePolicy { slots, storage, .. } = self.states;
         if !matches!(storage, KvStorage::F32 | KvStorage::F16) {

@@ -2,7 +2,6 @@
 
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
-use crate::sequence_rows::first_restorable_position;
 use crate::step::{StepToken, no_candidates};
 use crate::{
     Cache, CacheConfig, CacheManager, KvError, KvErrorKind, Restorable, SavedPositions, SeqId,
@@ -65,7 +64,7 @@ impl Contiguous {
         }
         self.rings.check(tokens.len())?;
         for (index, (token, expected)) in tokens.iter().zip(self.len..).enumerate() {
-            check_seq(token.seq)?;
+            check_only_sequence(token.seq)?;
             token.check_position(index, expected)?;
         }
         Ok(())
@@ -126,14 +125,8 @@ impl Cache for Contiguous {
 
 impl Restorable for Contiguous {
     fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
-        check_seq(seq)?;
-        let mut held = SequenceRows::new(self.len, self.classes.class_of.clone());
-        for window in &self.classes.windows {
-            let ring = self.rings.layer_map(*window);
-            let first = self.rings.first(*window);
-            held.push(ring.runs(first..self.len), ring.cells(self.len));
-        }
-        Ok(held)
+        check_only_sequence(seq)?;
+        Ok(self.rings.held(self.len, &self.classes))
     }
 
     fn plan_restore(
@@ -142,30 +135,15 @@ impl Restorable for Contiguous {
         len: u32,
         saved: SavedPositions<'_>,
     ) -> Result<(Contiguous, SequenceRows), KvError> {
-        check_seq(seq)?;
+        check_only_sequence(seq)?;
         if self.base > 0 {
             return Err(KvErrorKind::PrefixReadOnly { tokens: self.base }.into());
         }
-        if len > self.capacity {
-            return Err(KvErrorKind::Full {
-                needed: len.into(),
-                capacity: self.capacity,
-            }
-            .into());
-        }
+        check_capacity(len, self.capacity)?;
         let mut after = self.clone();
         after.clear();
         after.len = len;
-        after.rings.mark_written(len);
-        for (class, window) in self.classes.windows.iter().enumerate() {
-            let kept = window.filter(|_| self.rings.max_uncommitted() < u32::MAX);
-            let seen = kept.map_or(0, |w| (len + 1).saturating_sub(w));
-            let layers = self.classes.class_of.iter().zip(saved.first).enumerate();
-            let of_class = layers.filter(|(_, (c, _))| usize::from(**c) == class);
-            let first =
-                first_restorable_position(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
-            after.rings.mark_lost_before(first, *window);
-        }
+        after.rings.restore(len, saved.first, &self.classes)?;
         let held = after.sequence_rows(seq)?;
         Ok((after, held))
     }
@@ -192,10 +170,19 @@ impl Restorable for Contiguous {
 }
 
 /// Returns an error for any sequence but 0, the only one.
-fn check_seq(seq: SeqId) -> Result<(), KvError> {
+pub(crate) fn check_only_sequence(seq: SeqId) -> Result<(), KvError> {
     match seq {
         0 => Ok(()),
         _ => Err(KvErrorKind::UnknownSequence { seq, max: 1 }.into()),
+    }
+}
+
+/// Returns an error if `len` tokens do not fit.
+pub(crate) fn check_capacity(len: u32, capacity: u32) -> Result<(), KvError> {
+    let needed = len.into();
+    match len > capacity {
+        true => Err(KvErrorKind::Full { needed, capacity }.into()),
+        false => Ok(()),
     }
 }
 

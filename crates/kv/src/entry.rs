@@ -37,6 +37,11 @@ pub trait KvBytes: Any + Send {
     /// that a failed allocation leaves the rows unchanged.
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError>;
 
+    /// Gives the memory of a layer back, whose rows are not needed any more. Storage in one piece keeps it until it is dropped.
+    fn release_layer(&mut self, layer: usize) {
+        let _ = layer;
+    }
+
     /// Freezes the first `cells` cells: they become read-only and shareable. This storage continues after them with an
     /// empty private tail.
     fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;

@@ -34,6 +34,12 @@ pub enum KvErrorKind {
     /// A step without tokens.
     #[error("a step needs at least one token")]
     EmptyStep,
+    /// A cache policy that does not fit the cache.
+    #[error("cache policy: {0}")]
+    Policy(String),
+    /// A cache that cannot become the one that was asked for.
+    #[error("the cache cannot be migrated: {0}")]
+    Migration(String),
     /// Rewinding to a length beyond the current one.
     #[error("cannot rewind to {to}: the cache holds {len}")]
     RewindForward {

@@ -101,6 +101,8 @@ pub struct CachePolicy {
     pub key_storage: KvStorage,
     /// How values are stored.
     pub value_storage: KvStorage,
+    /// The layers whose keys and values are stored otherwise.
+    pub layer_storage: BTreeMap<usize, [KvStorage; 2]>,
     /// Cells of a pool's first allocation; later allocations double.
     pub initial_cells: u32,
     /// The size of the rings of sliding-window layers; `None` keeps all rows in all layers.
@@ -115,6 +117,7 @@ impl CachePolicy {
         let CacheConfig {
             key_storage,
             value_storage,
+            layer_storage,
             initial_cells,
             ring,
             states,
@@ -124,6 +127,7 @@ impl CachePolicy {
             capacity,
             key_storage,
             value_storage,
+            layer_storage,
             initial_cells,
             ring,
             states,
@@ -138,6 +142,7 @@ pub fn make_config(facts: &CacheFacts, policy: &CachePolicy) -> CacheConfig {
         layers: facts.layers.clone(),
         key_storage: policy.key_storage,
         value_storage: policy.value_storage,
+        layer_storage: policy.layer_storage.clone(),
         initial_cells: policy.initial_cells,
         ring: policy.ring,
         states: policy.states,

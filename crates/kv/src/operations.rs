@@ -1,5 +1,6 @@
 //! `CacheOperations`: the operations of a session's cache, whatever its kind.
 
+use crate::contiguous::check_only_sequence;
 use crate::sync::Arc;
 use crate::{
     CacheConfig, CacheEntry, CacheManager, CacheSession, CellRun, Cells, Contiguous, KvBytes,
@@ -240,6 +241,7 @@ impl CacheOperations for CacheSession<Contiguous> {
 
 impl CacheOperations for CacheSession<Tree> {
     common_operations!("tree");
+    restorable_operations!();
 
     fn rewind(&self, seq: SeqId, len: u32) -> Result<(), KvError> {
         // Candidates of an abandoned round are removed with the tokens.
@@ -383,13 +385,5 @@ fn rewind_only_sequence<K: CacheManager>(
     match session.len()? {
         0 => Ok(()),
         tokens => Err(KvErrorKind::PrefixReadOnly { tokens }.into()),
-    }
-}
-
-/// Returns an error for any sequence but 0, the only one.
-fn check_only_sequence(seq: SeqId) -> Result<(), KvError> {
-    match seq {
-        0 => Ok(()),
-        _ => Err(KvErrorKind::UnknownSequence { seq, max: 1 }.into()),
     }
 }

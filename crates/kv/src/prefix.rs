@@ -1,6 +1,6 @@
 //! `SharedPrefix`: frozen rows that several caches read and none writes.
 
-use crate::{CacheConfig, CacheEntry, Contiguous, KvBytes, KvError, KvErrorKind};
+use crate::{CacheConfig, CacheEntry, Contiguous, KvBytes, KvError, KvErrorKind, Side};
 use std::sync::Arc;
 
 /// Frozen, read-only rows of a backend.
@@ -60,12 +60,16 @@ impl SharedPrefix {
         if own.layers != config.layers {
             return mismatch("its layers are not those of the model".into());
         }
-        let storage = |config: &CacheConfig| [config.key_storage, config.value_storage];
-        if storage(own) != storage(config) {
-            let ([k, v], [key, value]) = (storage(own), storage(config));
-            return mismatch(format!(
-                "its keys and values are stored as {k} and {v}, not {key} and {value}"
-            ));
+        let types = |config: &CacheConfig, layer: usize| {
+            [Side::Key, Side::Value].map(|side| config.storage(layer, side))
+        };
+        for layer in 0..own.layers.len() {
+            let ([k, v], [key, value]) = (types(own, layer), types(config, layer));
+            if [k, v] != [key, value] {
+                return mismatch(format!(
+                    "the keys and values of its layer {layer} are stored as {k} and {v}, not {key} and {value}"
+                ));
+            }
         }
         if own.capacity != config.capacity {
             let (found, wanted) = (own.capacity, config.capacity);

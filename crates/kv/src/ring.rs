@@ -1,7 +1,8 @@
 //! The ring layers of a cache of one sequence: which positions they hold, and in which cells.
 
 use crate::plan::LayerClasses;
-use crate::{CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy};
+use crate::sequence_rows::first_restorable_position;
+use crate::{CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SequenceRows};
 use std::ops::Range;
 
 /// The state of the rings of one sequence. A ring of `slots` rows stores position `p` in row `p mod slots`; positions
@@ -75,9 +76,42 @@ impl RingState {
         }
     }
 
+    /// The location of the rows of the first `len` positions.
+    pub(crate) fn held(&self, len: u32, classes: &LayerClasses) -> SequenceRows {
+        let mut held = SequenceRows::new(len, classes.class_of.clone());
+        for window in &classes.windows {
+            let ring = self.layer_map(*window);
+            held.push(ring.runs(self.first(*window)..len), ring.cells(len));
+        }
+        held
+    }
+
+    /// Makes cleared rings those of `len` tokens, of which every layer has rows from its first position on.
+    ///
+    /// # Errors
+    /// `SavedRows` if a layer lacks rows of its window.
+    pub(crate) fn restore(
+        &mut self,
+        len: u32,
+        first: &[u32],
+        classes: &LayerClasses,
+    ) -> Result<(), KvError> {
+        self.mark_written(len);
+        for (class, window) in classes.windows.iter().enumerate() {
+            let kept = window.filter(|_| self.max_uncommitted() < u32::MAX);
+            let seen = kept.map_or(0, |w| (len + 1).saturating_sub(w));
+            let layers = classes.class_of.iter().zip(first).enumerate();
+            let of_class = layers.filter(|(_, (c, _))| usize::from(**c) == class);
+            let first =
+                first_restorable_position(of_class.map(|(i, (_, first))| (i, *first)), seen)?;
+            self.mark_lost_before(first, *window);
+        }
+        Ok(())
+    }
+
     /// Marks the rows before `first` as lost in layers with this window: raises `high_water` as if later tokens had
     /// overwritten them.
-    pub(crate) fn mark_lost_before(&mut self, first: u32, window: Option<u32>) {
+    fn mark_lost_before(&mut self, first: u32, window: Option<u32>) {
         if first > 0 {
             self.mark_written(first.saturating_add(self.layer_map(window).slots));
         }

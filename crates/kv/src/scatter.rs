@@ -3,10 +3,11 @@
 
 use crate::cells::resolve_positions;
 use crate::plan::LayerClasses;
+use crate::sequence_rows::first_restorable_position;
 use crate::step::{Role, StepToken, no_candidates};
 use crate::{
-    Cache, CacheConfig, CacheManager, CellRun, KvError, KvErrorKind, SeqCache, SeqId, Step,
-    StepPlan,
+    Cache, CacheConfig, CacheManager, CellRun, KvError, KvErrorKind, Restorable, SavedPositions,
+    SeqCache, SeqId, SequenceRows, Step, StepPlan,
 };
 use std::ops::{Range, RangeBounds};
 
@@ -55,6 +56,11 @@ impl ScatterIndex {
     /// The number of sequences.
     pub fn sequences(&self) -> u32 {
         self.valid_rows.len() as u32
+    }
+
+    /// The number of valid rows of a sequence; 0 if there is no such sequence.
+    pub(crate) fn valid_rows(&self, seq: SeqId) -> u32 {
+        self.valid_rows.get(seq as usize).copied().unwrap_or(0)
     }
 
     /// Rows of each buffer.
@@ -266,6 +272,54 @@ impl SeqCache for ScatterIndex {
 
     fn seq_next(&self, seq: SeqId) -> Result<Option<u32>, KvError> {
         Ok(Some(self.seq_len(seq)?))
+    }
+}
+
+impl Restorable for ScatterIndex {
+    fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
+        let s = self.check_seq(seq)?;
+        let mut held = SequenceRows::new(self.valid_rows[s], self.classes.class_of.clone());
+        let runs: Vec<CellRun> = self.runs(s, self.valid_rows[s]).collect();
+        let cells = runs.last().map_or(0, |run| run.cell + run.len);
+        for _ in &self.classes.windows {
+            held.push(runs.iter().copied(), cells);
+        }
+        Ok(held)
+    }
+
+    fn plan_restore(
+        &self,
+        seq: SeqId,
+        len: u32,
+        saved: SavedPositions<'_>,
+    ) -> Result<(ScatterIndex, SequenceRows), KvError> {
+        let s = self.check_seq(seq)?;
+        if self.is_declared() {
+            return Err(KvErrorKind::StepPending.into());
+        }
+        self.check_room(seq, 0, len)?;
+        first_restorable_position(saved.first.iter().copied().enumerate(), 0)?;
+        let mut after = self.clone();
+        after.valid_rows[s] = len;
+        let held = after.sequence_rows(seq)?;
+        Ok((after, held))
+    }
+
+    fn plan_shift(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<(ScatterIndex, SequenceRows), KvError> {
+        let held = self.sequence_rows(seq)?;
+        held.first_positions_after_shift(keep, dropped)?;
+        self.plan_restore(seq, held.len - dropped, SavedPositions::default())
+    }
+
+    fn forget(&mut self, seq: SeqId) {
+        if let Some(valid) = self.valid_rows.get_mut(seq as usize) {
+            *valid = 0;
+        }
     }
 }
 

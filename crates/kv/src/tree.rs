@@ -1,12 +1,13 @@
 //! `Tree`: committed tokens followed by a tree of candidates, for speculative decoding.
 
 use crate::candidate_tree::Node;
+use crate::contiguous::{check_capacity, check_only_sequence};
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
 use crate::{
-    Cache, CacheConfig, CacheManager, CellRun, GatherPlan, KvError, KvErrorKind, Step, StepPlan,
-    TreeCache,
+    Cache, CacheConfig, CacheManager, CellRun, GatherPlan, KvError, KvErrorKind, Restorable,
+    SavedPositions, SeqId, SequenceRows, Step, StepPlan, TreeCache,
 };
 
 /// A cache of one sequence whose continuations are evaluated as a tree of candidates.
@@ -59,14 +60,17 @@ impl Tree {
         self.nodes.len() - self.computed as usize
     }
 
+    fn check_no_candidates(&self) -> Result<(), KvError> {
+        let candidates = self.candidates();
+        match candidates {
+            0 => Ok(()),
+            _ => Err(KvErrorKind::TreeActive { candidates }.into()),
+        }
+    }
+
     /// Returns an error if the tokens do not fit or do not continue the committed tokens.
     fn check_next(&self, tokens: &[StepToken]) -> Result<(), KvError> {
-        if !self.nodes.is_empty() {
-            return Err(KvErrorKind::TreeActive {
-                candidates: self.candidates(),
-            }
-            .into());
-        }
+        self.check_no_candidates()?;
         self.check_room(tokens.len())?;
         for (index, (token, expected)) in tokens.iter().zip(self.len..).enumerate() {
             token.check_position(index, expected)?;
@@ -183,12 +187,7 @@ impl Cache for Tree {
     }
 
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
-        if !self.nodes.is_empty() {
-            return Err(KvErrorKind::TreeActive {
-                candidates: self.candidates(),
-            }
-            .into());
-        }
+        self.check_no_candidates()?;
         if len > self.len {
             return Err(KvErrorKind::RewindForward {
                 to: len,
@@ -202,6 +201,51 @@ impl Cache for Tree {
         }
         self.len = len;
         Ok(())
+    }
+}
+
+/// Without candidates.
+impl Restorable for Tree {
+    fn sequence_rows(&self, seq: SeqId) -> Result<SequenceRows, KvError> {
+        check_only_sequence(seq)?;
+        self.check_no_candidates()?;
+        Ok(self.rings.held(self.len, &self.classes))
+    }
+
+    fn plan_restore(
+        &self,
+        seq: SeqId,
+        len: u32,
+        saved: SavedPositions<'_>,
+    ) -> Result<(Tree, SequenceRows), KvError> {
+        check_only_sequence(seq)?;
+        self.check_no_candidates()?;
+        check_capacity(len, self.capacity)?;
+        let mut after = self.clone();
+        after.clear();
+        after.len = len;
+        after.rings.restore(len, saved.first, &self.classes)?;
+        let held = after.sequence_rows(seq)?;
+        Ok((after, held))
+    }
+
+    fn plan_shift(
+        &self,
+        seq: SeqId,
+        keep: u32,
+        dropped: u32,
+    ) -> Result<(Tree, SequenceRows), KvError> {
+        let held = self.sequence_rows(seq)?;
+        let first = held.first_positions_after_shift(keep, dropped)?;
+        let saved = SavedPositions {
+            first: &first,
+            states: &[],
+        };
+        self.plan_restore(seq, self.len - dropped, saved)
+    }
+
+    fn forget(&mut self, _: SeqId) {
+        self.clear();
     }
 }
 

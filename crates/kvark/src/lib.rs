@@ -130,6 +130,11 @@ pub mod cache {
         make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
         make_tree_session,
     };
+    pub use ::kv::{InvalidPolicy, KvPolicy, KvRule, LayerSelection};
+    pub use ::runtime::{
+        MigrationDistance, MigrationOptions, MigrationReport, TuneOptions, TunedKv, TunedPoint,
+        policy_text, read_policy, tune_kv,
+    };
 }
 
 /// Memory plans: the memory of a run, computed before anything is loaded.

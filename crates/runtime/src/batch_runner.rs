@@ -3,11 +3,13 @@
 mod candidates;
 mod forward;
 mod last_logits;
+mod migration;
 mod sequence;
 mod sequences;
 
 pub use forward::BatchToken;
 pub(crate) use forward::{CandidateLevel, Feed, KeptStates};
+pub use migration::{MigrationDistance, MigrationOptions, MigrationReport};
 pub use sequence::{Runner, SequenceHandle, SequenceRunner};
 
 use crate::context_shift::{ContextShift, ContextShifter};
@@ -34,6 +36,9 @@ pub struct BatchRunner {
     /// For each sequence, the position of its next token in the step that is being built.
     next: Vec<i32>,
     shifter: Option<ContextShifter>,
+    /// The options that the runner was loaded with, and the kind of its cache.
+    options: RunnerOptions,
+    kind: CacheKind,
     planned_bytes: usize,
     /// Commits compact the pool when a sequence has more runs than this.
     max_runs: usize,
@@ -97,7 +102,7 @@ impl BatchRunner {
             new_kv(backend, &plan.cache)?,
         ));
         let size = (plan.step, sequences, candidates);
-        let mut runner = BatchRunner::load(model, backend, options, size, cache)?;
+        let mut runner = BatchRunner::load(model, backend, options, size, (kind, cache))?;
         runner.planned_bytes = plan.total_bytes();
         Ok(runner)
     }
@@ -130,8 +135,8 @@ impl BatchRunner {
                 bytes,
             )),
         };
-        let mut runner =
-            BatchRunner::load(model, backend, options, (plan.step, 1, candidates), cache)?;
+        let size = (plan.step, 1, candidates);
+        let mut runner = BatchRunner::load(model, backend, options, size, (kind, cache))?;
         runner.planned_bytes = plan.total_bytes();
         Ok(runner)
     }
@@ -152,7 +157,8 @@ impl BatchRunner {
         let plan = MemoryPlan::for_decoder(model, backend, options, kind, Some(prefix))?;
         let options = &plan.applied_to(options);
         let cache = Box::new(CacheSession::after_prefix(&prefix.shared)?);
-        let mut runner = BatchRunner::load(model, backend, options, (plan.step, 1, 0), cache)?;
+        let size = (plan.step, 1, 0);
+        let mut runner = BatchRunner::load(model, backend, options, size, (kind, cache))?;
         runner.planned_bytes = plan.total_bytes();
         runner.states[0].tokens = prefix.tokens().to_vec();
         Ok(runner)
@@ -166,7 +172,12 @@ impl BatchRunner {
         cache: Box<dyn CacheOperations>,
     ) -> Result<BatchRunner, RuntimeError> {
         let step = StepSize::new(model.facts(), options, cache.capacity()?);
-        BatchRunner::load(model, backend, options, (step, 1, 0), cache)
+        let kind = match cache.kind() {
+            "cells" => CacheKind::Cells { sequences: 1 },
+            "tree" => CacheKind::Tree,
+            _ => CacheKind::Contiguous,
+        };
+        BatchRunner::load(model, backend, options, (step, 1, 0), (kind, cache))
     }
 
     fn load(
@@ -174,7 +185,7 @@ impl BatchRunner {
         backend: &dyn Backend,
         options: &RunnerOptions,
         (step, sequences, candidates): (StepSize, usize, usize),
-        cache: Box<dyn CacheOperations>,
+        (kind, cache): (CacheKind, Box<dyn CacheOperations>),
     ) -> Result<BatchRunner, RuntimeError> {
         let sequences = sequences.clamp(1, MAX_SEQUENCES as usize);
         Ok(BatchRunner {
@@ -190,6 +201,8 @@ impl BatchRunner {
             states: vec![SequenceState::default(); MAX_SEQUENCES as usize],
             next: Vec::new(),
             shifter: None,
+            options: options.clone(),
+            kind,
             planned_bytes: 0,
             max_runs: MIN_COMPACTED_RUNS,
             steps: 0,

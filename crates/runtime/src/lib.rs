@@ -16,6 +16,7 @@ mod memory;
 mod model;
 mod module;
 mod options;
+mod policy_file;
 mod prefix;
 mod sampler;
 mod scheduler;
@@ -24,8 +25,12 @@ mod snapshot;
 mod speculative;
 mod stop;
 mod tokenizer_source;
+mod tune_kv;
 
-pub use batch_runner::{BatchRunner, BatchToken, Runner, SequenceHandle, SequenceRunner};
+pub use batch_runner::{
+    BatchRunner, BatchToken, MigrationDistance, MigrationOptions, MigrationReport, Runner,
+    SequenceHandle, SequenceRunner,
+};
 pub use context_shift::ContextShift;
 pub use decode::{GeneratedToken, Owned, Sequence, TokenConstraint, TokenLogprobs};
 pub use embed::{EmbedOptions, Embedder, Embedding};
@@ -43,6 +48,7 @@ pub use memory::{
 pub use model::{Model, OpenOptions, mtp_head, open_artifact, open_artifact_with, open_tokenizer};
 pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
+pub use policy_file::{policy_text, read_policy};
 pub use prefix::{PromptPrefix, common_prefix_len};
 pub use sampler::{
     DEFAULT_SEQUENCE_BREAKERS, NumberRange, OptionKind, OptionValue, SAMPLING_OPTIONS, Sampler,
@@ -59,3 +65,4 @@ pub use speculative::{
     DepthStats, DraftSource, Drafter, RoundTrace, SpecOptions, SpecStats, SpecType, Speculator,
     TreeProposal, VerifyCosts, VerifyResult, verify_tree,
 };
+pub use tune_kv::{TuneOptions, TunedKv, TunedPoint, tune_kv};

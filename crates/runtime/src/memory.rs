@@ -18,7 +18,7 @@ use base::{Bytes, MemoryBound};
 use graph::{Bindings, Graph, TensorId};
 use import::hugging_face::{Blueprint, STEP_INPUTS};
 use import::{Artifact, ModelFacts};
-use kv::{CacheConfig, KvLayout};
+use kv::{CacheConfig, KvLayout, Side};
 
 /// The kind of cache that a run uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -294,6 +294,16 @@ impl MemoryPlan {
         let cache = cache_config(facts, options)?;
         if facts.is_decoder() {
             kind.check(&cache)?;
+        }
+        let layers = (0..cache.layers.len()).filter(|layer| !cache.layers[*layer].is_state());
+        let mut types = layers
+            .flat_map(|layer| [Side::Key, Side::Value].map(|side| cache.storage(layer, side)));
+        if let Some(storage) = types.find(|storage| !backend.stores(*storage)) {
+            let reason = format!(
+                "keys and values cannot be stored as {storage} on this device ({})",
+                backend.id()
+            );
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
         }
         let step = StepSize::new(facts, options, cache.capacity);
         let bindings = model.bindings(&step)?;

@@ -3,7 +3,7 @@
 use crate::{RuntimeError, RuntimeErrorKind};
 use backend::CompileOptions;
 use import::ModelFacts;
-use kv::{CacheConfig, CacheFacts, CachePolicy, KvStorage, RingPolicy, StatePolicy};
+use kv::{CacheConfig, CacheFacts, CachePolicy, KvPolicy, KvStorage, RingPolicy, StatePolicy};
 
 /// The caller's choices for a run.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct RunnerOptions {
     pub key_storage: KvStorage,
     /// The storage type of values.
     pub value_storage: KvStorage,
+    /// How single layers store their keys and values, and how far they look back.
+    pub kv_policy: KvPolicy,
     /// Use rings in sliding-window layers: they keep only the rows of their window, plus the rows that one step or a
     /// rewind of the same length needs.
     pub ring_layers: bool,
@@ -46,6 +48,7 @@ impl Default for RunnerOptions {
             max_step_tokens: 512,
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
+            kv_policy: KvPolicy::default(),
             ring_layers: true,
             preallocate: false,
             max_logit_rows: 1,
@@ -150,6 +153,7 @@ pub(crate) fn cache_config(
         max_context: None,
     };
     let mut config = kv::make_config(&facts, &policy);
+    options.kv_policy.apply(&mut config)?;
     config.states.storage = options.state_storage;
     config.states = states(&config, options);
     Ok(config)

@@ -13,10 +13,13 @@
 //! | 4, 4 | tokens, states |
 //! | 8 | bytes of the notes |
 //!
-//! A layer record is 40 bytes: heads, elements of a key, elements of a value, window (0 for none), first position held,
-//! zero (4 bytes each), checksums of its keys and of its values (8 bytes each). After the checksum follow the rows,
+//! A layer record is 40 bytes: heads, elements of a key, elements of a value, window (0 for none), first position held, storage
+//! types (4 bytes each), checksums of its keys and of its values (8 bytes each). After the checksum follow the rows,
 //! layer by layer, keys before values, each `[heads, rows, row]` in position order, independent of the backend. The rows of a
 //! recurrent layer are its states.
+//!
+//! The storage types of a layer are 0 for those of the header, else `1 + keys + 16 · values`, which count the types in the order of
+//! `KvStorage::ALL`. For a recurrent layer, 0 is f32 and 1 is f16.
 //! Checksums are XXH64.
 
 mod error;
@@ -29,7 +32,7 @@ use crate::decoder::check_token_ids;
 use crate::{Model, RuntimeError};
 use backend::{SavedLayer, SavedRows};
 use base::{Bytes, parallel, xxh64};
-use kv::{CacheConfig, CacheOperations, KvStorage, LayerConfig, SeqId};
+use kv::{CacheConfig, CacheOperations, KvStorage, LayerConfig, SeqId, Side};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -175,6 +178,11 @@ impl Snapshot {
         self.storage
     }
 
+    /// The storage types of every layer's keys and values; of a state both are its own.
+    pub(crate) fn layer_types(&self) -> Vec<[KvStorage; 2]> {
+        self.layers.iter().map(|layer| layer.storage).collect()
+    }
+
     /// The shape of every layer's keys and values.
     pub fn layers(&self) -> impl ExactSizeIterator<Item = &LayerConfig> {
         self.layers.iter().map(|layer| &layer.facts)
@@ -219,13 +227,6 @@ impl Snapshot {
         if self.fingerprint != model.fingerprint() {
             return Err(self.refused(SnapshotErrorKind::ModelMismatch));
         }
-        let wanted = [config.key_storage, config.value_storage];
-        if self.storage != wanted {
-            return Err(self.refused(SnapshotErrorKind::StorageMismatch {
-                found: self.storage,
-                wanted,
-            }));
-        }
         if !self
             .layers
             .iter()
@@ -235,6 +236,13 @@ impl Snapshot {
             return Err(self.refused(SnapshotErrorKind::Malformed(
                 "its layers are not the model's".into(),
             )));
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            let wanted = [Side::Key, Side::Value].map(|side| config.storage(i, side));
+            if !layer.facts.is_state() && layer.storage != wanted {
+                let found = layer.storage;
+                return Err(self.refused(SnapshotErrorKind::StorageMismatch { found, wanted }));
+            }
         }
         let states = self.layers.iter().find(|layer| layer.facts.is_state());
         let wanted = config.states.storage;
@@ -433,7 +441,7 @@ impl LayerRecord {
         storage: [KvStorage; 2],
         at: &mut usize,
     ) -> Option<LayerRecord> {
-        let [kv_heads, key_dim, value_dim, window, first, half_state] = {
+        let [kv_heads, key_dim, value_dim, window, first, own_types] = {
             let mut numbers = [0; 6];
             for number in &mut numbers {
                 *number = reader.u32()?;
@@ -459,8 +467,9 @@ impl LayerRecord {
             *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;
             (*at <= reader.bytes.len()).then_some((start..*at, sum))
         };
-        let storage = match (facts.is_state(), half_state) {
-            (false, _) => storage,
+        let storage = match (facts.is_state(), own_types) {
+            (false, 0) => storage,
+            (false, code) => own_types_of(code)?,
             (true, 0) => [KvStorage::F32; 2],
             (true, _) => [KvStorage::F16; 2],
         };
@@ -473,6 +482,20 @@ impl LayerRecord {
             sides: [keys, values],
         })
     }
+}
+
+/// The number that stands for the storage types of a layer that has its own.
+fn own_types_code(types: [KvStorage; 2]) -> u32 {
+    let place = |storage| KvStorage::ALL.iter().position(|other| *other == storage);
+    let [keys, values] = types.map(|storage| place(storage).expect("it lists all types") as u32);
+    1 + keys + 16 * values
+}
+
+/// The storage types that such a number stands for.
+fn own_types_of(code: u32) -> Option<[KvStorage; 2]> {
+    let of = |place: u32| KvStorage::ALL.get(place as usize).copied();
+    let code = code.checked_sub(1)?;
+    Some([of(code % 16)?, of(code / 16)?])
 }
 
 /// Reads little-endian numbers in order; `None` after the end.

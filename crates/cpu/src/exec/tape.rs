@@ -19,6 +19,7 @@ use graph::ops::Op;
 use graph::passes::{FusedKind, FusedOp, FusedProduct, fuse};
 use graph::plan::{MemoryPlan, Place};
 use graph::{Bindings, Graph, Node, NodeId, TensorId, TensorKind};
+use kv::Side;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -175,7 +176,8 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
     let one = |entry: &TapeCall| match (&entry.call, cache) {
         (Call::CachedAttention(op), Some(step)) => {
             let config = kv::KvBytes::config(step.bytes);
-            let storage = [config.key_storage, config.value_storage];
+            let storage =
+                [Side::Key, Side::Value].map(|side| config.storage(op.cache_id as usize, side));
             WorkEstimate::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
         }
         (call, _) => WorkEstimate::of(graph, graph.node(entry.node), call),

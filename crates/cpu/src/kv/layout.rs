@@ -35,7 +35,9 @@ impl RowLayout {
             KvStorage::F32 => 4,
             KvStorage::F16 | KvStorage::BF16 => 2,
             KvStorage::F8E4M3 => 1,
-            KvStorage::Q8(_) | KvStorage::Q4(_) => return RowLayout::Rows { row_bytes },
+            KvStorage::Q8(_) | KvStorage::Q4(_) | KvStorage::Q4Rotated => {
+                return RowLayout::Rows { row_bytes };
+            }
         };
         RowLayout::Transposed { row_bytes, element }
     }

@@ -291,6 +291,12 @@ impl CpuPool {
         self.layout.put_rows(head, first as usize, rows);
     }
 
+    /// Removes all cells. Memory that is not a part of a region becomes free.
+    pub(super) fn release(&mut self) {
+        self.bytes = PoolMemory::Own(Vec::new());
+        self.cells = 0;
+    }
+
     /// Bytes allocated now.
     pub(super) fn resident_bytes(&self) -> usize {
         self.bytes.len()

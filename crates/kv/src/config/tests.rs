@@ -22,7 +22,7 @@ fn storage_types_are_read_back_from_their_names() {
     assert_eq!(
         names,
         [
-            "f32", "f16", "bf16", "f8_e4m3", "q8", "q8g64", "q4", "q4g64",
+            "f32", "f16", "bf16", "f8_e4m3", "q8", "q8g64", "q4", "q4g64", "q4h",
         ]
     );
     let q4 = Some(KvStorage::Q4(QuantGroup::G32));

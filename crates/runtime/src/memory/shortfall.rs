@@ -92,6 +92,10 @@ fn remedies(plan: &MemoryPlan, room: u64) -> Vec<Remedy> {
             capacity: context,
             key_storage: storage.unwrap_or(config.key_storage),
             value_storage: storage.unwrap_or(config.value_storage),
+            layer_storage: match storage {
+                Some(_) => Default::default(),
+                None => config.layer_storage.clone(),
+            },
             ..config.clone()
         };
         config.layout(context, plan.kind.sequences()).bytes() as u64

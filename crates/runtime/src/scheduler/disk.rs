@@ -3,7 +3,7 @@
 use super::radix::RadixIndex;
 use crate::snapshot::{RestorableLengths, Snapshot, SnapshotError};
 use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
-use kv::SeqId;
+use kv::{KvStorage, SeqId};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -13,6 +13,7 @@ pub(super) struct DiskStore {
     folder: PathBuf,
     limit: u64,
     files: HashMap<u32, StoredFile>,
+    /// The files whose rows the runner can use.
     index: RadixIndex,
     next: u32,
 }
@@ -21,6 +22,8 @@ struct StoredFile {
     path: PathBuf,
     tokens: Vec<u32>,
     restorable: RestorableLengths,
+    /// How its rows are stored.
+    types: Vec<[KvStorage; 2]>,
     bytes: u64,
     used: SystemTime,
 }
@@ -66,6 +69,15 @@ impl DiskStore {
         Ok(store)
     }
 
+    /// Finds those files from now on whose rows are stored as this runner stores them. The others stay.
+    pub(super) fn use_files_for(&mut self, runner: &BatchRunner) {
+        self.index = RadixIndex::default();
+        let types = runner.layer_types();
+        for (id, file) in self.files.iter().filter(|(_, file)| file.types == types) {
+            self.index.insert(&file.tokens, *id);
+        }
+    }
+
     /// The number of files, and their bytes.
     pub(super) fn usage(&self) -> (usize, u64) {
         let bytes = self.files.values().map(|file| file.bytes).sum();
@@ -77,8 +89,10 @@ impl DiskStore {
         let found = self.index.find(tokens);
         let longest = found.owners.iter().map(|file| (*file, found.len));
         // With recurrent layers, a shorter file on the way may have a later state.
+        let types = found.owners.first().map(|file| &self.files[file].types);
         let on_the_way = self.files.iter().filter(|(_, stored)| {
             stored.restorable.has_states()
+                && Some(&stored.types) == types
                 && stored.tokens.len() < found.len
                 && tokens.starts_with(&stored.tokens)
         });
@@ -105,10 +119,10 @@ impl DiskStore {
         let path = self.folder.join(format!("{name:016x}.{EXTENSION}"));
         runner.save(model, seq, &path, &[])?;
         let written = Snapshot::open_tables(&path)?;
-        let restorable = written.restorable();
+        let (restorable, types) = (written.restorable(), written.layer_types());
         let replaced = |file: &StoredFile| {
             let kept = |lengths: &RestorableLengths| lengths.longest(file.tokens.len());
-            let covered = tokens.starts_with(&file.tokens);
+            let covered = tokens.starts_with(&file.tokens) && file.types == types;
             file.path == path || covered && kept(&restorable) >= kept(&file.restorable)
         };
         let replaced = self.files.iter().filter(|(_, file)| replaced(file));
@@ -167,6 +181,7 @@ impl DiskStore {
             bytes: metadata.map_or(0, |m| m.len()),
             used: used.unwrap_or(SystemTime::UNIX_EPOCH),
             restorable: snapshot.restorable(),
+            types: snapshot.layer_types(),
             tokens: snapshot.tokens().to_vec(),
         };
         self.index.insert(&file.tokens, self.next);

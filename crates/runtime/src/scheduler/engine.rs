@@ -4,7 +4,9 @@ use super::request::{Generation, Request, RequestEvent, RequestHandle};
 use super::state::{Counters, EngineState};
 use super::{Scheduler, SchedulerOptions};
 use crate::decoder::check_token_ids;
-use crate::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
+use crate::{
+    MigrationOptions, MigrationReport, Model, RunnerOptions, RuntimeError, RuntimeErrorKind,
+};
 use backend::Backend;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +27,12 @@ pub(super) enum Command {
     Tokens(kv::SeqId, Sender<Vec<u32>>),
     /// Removes all retained prefixes.
     ClearPrefixes,
+    /// Moves the pool with all that it holds to another one on this backend.
+    Migrate(
+        Arc<dyn Backend>,
+        MigrationOptions,
+        Sender<Result<MigrationReport, RuntimeError>>,
+    ),
     /// Ends running requests at this time; accepts no new ones.
     Stop(Instant),
 }
@@ -57,6 +65,10 @@ impl Shared {
     /// The maximum number of tokens of a sequence.
     pub(super) fn context(&self) -> usize {
         self.context
+    }
+
+    pub(super) fn set_planned_bytes(&self, bytes: usize) {
+        self.planned_bytes.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +112,7 @@ impl Engine {
         });
         let scheduler = Scheduler::new(model, backend, runner, options, shared.clone(), receiver)?;
         let planned = scheduler.runner.planned_bytes();
-        shared.planned_bytes.store(planned, Ordering::Relaxed);
+        shared.set_planned_bytes(planned);
         let thread = std::thread::Builder::new().name("kvark-engine".to_owned());
         let thread = thread.spawn(move || scheduler.run());
         let thread = thread.map_err(|error| {
@@ -219,6 +231,25 @@ impl EngineHandle {
     pub fn clear_prefixes(&self) -> Result<(), RuntimeError> {
         let sent = self.commands.send(Command::ClearPrefixes);
         Ok(sent.map_err(|_| RuntimeErrorKind::EngineStopped)?)
+    }
+
+    /// Stores the keys and values of the pool otherwise, or on another backend, between two steps; see [`BatchRunner::migrate`].
+    /// Running requests go on in the new pool, and retained prefixes and holds stay. A pool stays a pool.
+    ///
+    /// # Errors
+    /// Those of `BatchRunner::migrate`, and `InvalidOptions` for another kind of cache.
+    ///
+    /// [`BatchRunner::migrate`]: crate::BatchRunner::migrate
+    pub fn migrate(
+        &self,
+        backend: Arc<dyn Backend>,
+        to: MigrationOptions,
+    ) -> Result<MigrationReport, RuntimeError> {
+        if to.kind.is_some() {
+            let reason = "an engine's cache is a pool of cells, and stays one".to_owned();
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
+        self.ask(|reply| Command::Migrate(backend, to, reply))?
     }
 
     /// The counters since the start.

@@ -145,7 +145,7 @@ impl Scheduler {
         Ok(Scheduler {
             masks: MaskWorker::new(model.facts().vocab_size),
             pace: StepPace::new(options.step_time),
-            store: PrefixStore::new(prefixes, disk),
+            store: PrefixStore::new(prefixes, disk, &runner),
             model,
             runner,
             options,
@@ -222,6 +222,15 @@ impl Scheduler {
                 }
             }
             Command::Tokens(seq, reply) => _ = reply.send(self.runner.tokens(seq).to_vec()),
+            Command::Migrate(backend, to, reply) => {
+                let migrated = self.runner.migrate(&self.model, &*backend, &to);
+                if migrated.is_ok() {
+                    self.store.after_migration(&self.runner);
+                    let planned = self.runner.planned_bytes();
+                    self.shared.set_planned_bytes(planned);
+                }
+                _ = reply.send(migrated);
+            }
             Command::ClearPrefixes => _ = self.store.clear(&mut self.runner),
             Command::Stop(at) => {
                 self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at)));

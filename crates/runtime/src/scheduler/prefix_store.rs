@@ -85,7 +85,14 @@ struct Candidate {
 }
 
 impl PrefixStore {
-    pub(super) fn new(max_entries: usize, disk: Option<DiskStore>) -> PrefixStore {
+    pub(super) fn new(
+        max_entries: usize,
+        mut disk: Option<DiskStore>,
+        runner: &BatchRunner,
+    ) -> PrefixStore {
+        if let Some(disk) = &mut disk {
+            disk.use_files_for(runner);
+        }
         PrefixStore {
             entries: HashMap::new(),
             index: RadixIndex::default(),
@@ -96,6 +103,16 @@ impl PrefixStore {
             next_number: 0,
             released: Released::default(),
             evicted: EvictedPrefixes::default(),
+        }
+    }
+
+    /// Goes on with a runner whose rows are stored otherwise: files of rows of other types are not used.
+    pub(super) fn after_migration(&mut self, runner: &BatchRunner) {
+        if let Some(disk) = &mut self.disk {
+            disk.use_files_for(runner);
+        }
+        for entry in self.entries.values_mut() {
+            entry.saved = false;
         }
     }
 

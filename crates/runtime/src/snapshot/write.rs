@@ -2,10 +2,11 @@
 
 use super::{
     ALIGNMENT, HEADER_BYTES, LAYER_RECORD_BYTES, MAGIC, SnapshotError, SnapshotErrorKind, VERSION,
+    own_types_code,
 };
 use crate::{Model, RuntimeError};
 use base::{atomic_write, xxh64};
-use kv::{CacheOperations, KvBytes, SeqId, SequenceRows, Side};
+use kv::{CacheOperations, KvBytes, KvStorage, SeqId, SequenceRows, Side};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -84,10 +85,14 @@ fn write(
     header.extend(numbers.flat_map(|number| number.to_le_bytes()));
     for (layer, (facts, sums)) in config.layers.iter().zip(sums.chunks(2)).enumerate() {
         let dims = [facts.kv_heads, facts.key_dim, facts.value_dim].map(|n| n as u32);
-        let is_half = config.storage(layer, Side::Value) == kv::KvStorage::F16;
-        let half_state = u32::from(facts.is_state() && is_half);
+        let types = [Side::Key, Side::Value].map(|side| config.storage(layer, side));
+        let types = match (facts.is_state(), types) {
+            (true, [_, state]) => u32::from(state == KvStorage::F16),
+            (false, types) if types == [config.key_storage, config.value_storage] => 0,
+            (false, types) => own_types_code(types),
+        };
         let window = facts.window.unwrap_or(0);
-        let numbers = [window, held.first_position(layer), half_state];
+        let numbers = [window, held.first_position(layer), types];
         header.extend(dims.iter().chain(&numbers).flat_map(|n| n.to_le_bytes()));
         header.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
     }

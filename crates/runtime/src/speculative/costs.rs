@@ -107,8 +107,12 @@ impl VerifyCosts {
     /// `None` if packed weights are not kept.
     pub fn file(model: &Model, backend: &dyn Backend, options: &RunnerOptions) -> Option<PathBuf> {
         let folder = options.compile.packed_folder.as_ref()?;
+        let policy = match &*options.kv_policy.to_string() {
+            "" => String::new(),
+            text => format!("-{:x}", base::xxh64(text.as_bytes(), 0)),
+        };
         let name = format!(
-            "{:016x}-{}-{}-{}-{}.costs",
+            "{:016x}-{}-{}-{}-{}{policy}.costs",
             model.fingerprint(),
             backend.kernels(),
             options.compile.threads.unwrap_or(0),

@@ -23,6 +23,7 @@ use crate::prefetch::Prefetcher;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx512, TileKernel};
 use crate::simd::{Kernel, LANES, Simd};
+use backend::hadamard;
 use decoded_block::DecodedBlock;
 use key_blocks::{KeyBlockPass, KeyBlockPasses};
 use kv::{AttentionSpans, QueryView};
@@ -85,6 +86,7 @@ impl CachedAttention {
         }
         let partition = &AttentionPartition::new(self, queries, ctx.threads.count());
         let (q, out) = (SendPtr(q.cast_mut()), SendPtr(out));
+        let [keys_are_rotated, values_are_rotated] = kv.rotated(id);
         let query_tile = |range: TileRange| QueryTile {
             op: self,
             visible,
@@ -93,6 +95,8 @@ impl CachedAttention {
             heads: range.heads,
             kv: kv.head(id, range.kv_head),
             q,
+            keys_are_rotated,
+            rotated_q: std::ptr::null(),
             sinks,
             out,
         };
@@ -128,6 +132,20 @@ impl CachedAttention {
                 });
             }
         }
+        if values_are_rotated {
+            let rotate = |query: usize, _: usize| {
+                // SAFETY: the output has a row for every query and head, and each task has a query of its own.
+                let rows = unsafe {
+                    let start = out.at(query * self.heads * self.value_dim);
+                    std::slice::from_raw_parts_mut(start, self.heads * self.value_dim)
+                };
+                rows.chunks_exact_mut(self.value_dim).for_each(hadamard);
+            };
+            match partition.schedule {
+                Schedule::Serial => (0..queries.len()).for_each(|query| rotate(query, 0)),
+                _ => ctx.threads.run(queries.len(), &rotate),
+            }
+        }
     }
 }
 
@@ -147,6 +165,10 @@ struct QueryTile<'a> {
     heads: usize,
     kv: HeadKv<'a>,
     q: SendPtr<f32>,
+    /// Whether the stored keys are rotated; the queries are rotated before they are multiplied with them.
+    keys_are_rotated: bool,
+    /// The rotated queries of the tile, row after row; null if they are not rotated.
+    rotated_q: *const f32,
     sinks: Sinks,
     out: SendPtr<f32>,
 }
@@ -259,10 +281,16 @@ struct AttentionKernel<'a> {
 fn run_tile(
     ctx: &Context<'_>,
     thread: usize,
-    query_tile: QueryTile<'_>,
+    mut query_tile: QueryTile<'_>,
     kv_splits: Range<usize>,
     split_output: Option<(&SplitResults<'_>, usize)>,
 ) {
+    if query_tile.keys_are_rotated && query_tile.rotated_q.is_null() {
+        return ROTATED_QUERIES.with_borrow_mut(|rotated| {
+            query_tile.rotate_queries(rotated);
+            run_tile(ctx, thread, query_tile, kv_splits, split_output);
+        });
+    }
     BLOCK_SCRATCH.with_borrow_mut(|scratch| {
         let kernel = AttentionKernel {
             query_tile,
@@ -366,6 +394,8 @@ struct BlockScratch {
 }
 
 thread_local! {
+    /// The rotated queries of the tile that runs.
+    static ROTATED_QUERIES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     static BLOCK_SCRATCH: RefCell<BlockScratch> = const {
         RefCell::new(BlockScratch {
             scores: [[0.0; KEY_BLOCK]; SCORE_ROWS],
@@ -395,6 +425,19 @@ impl QueryTile<'_> {
         products.add_weighted_values(s, self, pass, scratch, sums, prefetcher);
     }
 
+    /// Rotates the queries of the tile into a buffer, and reads them there from now on.
+    fn rotate_queries(&mut self, rotated: &mut Vec<f32>) {
+        let (rows, dim) = (self.queries.len() * self.heads, self.op.key_dim);
+        rotated.clear();
+        for row in 0..rows {
+            // SAFETY: a row of queries has as many elements as a key.
+            let query = unsafe { std::slice::from_raw_parts(self.q_row(row), dim) };
+            rotated.extend_from_slice(query);
+        }
+        rotated.chunks_exact_mut(dim).for_each(hadamard);
+        self.rotated_q = rotated.as_ptr();
+    }
+
     /// The row's index in the output: its token and query head.
     #[inline(always)]
     fn output_row(&self, row: usize) -> usize {
@@ -403,6 +446,10 @@ impl QueryTile<'_> {
 
     #[inline(always)]
     fn q_row(&self, row: usize) -> *const f32 {
+        if !self.rotated_q.is_null() {
+            // SAFETY: the buffer has every row of the tile.
+            return unsafe { self.rotated_q.add(row * self.op.key_dim) };
+        }
         // SAFETY: `CachedAttention::run`'s caller guarantees every query.
         unsafe { self.q.at(self.output_row(row) * self.op.key_dim) }
     }

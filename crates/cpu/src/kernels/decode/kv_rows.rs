@@ -162,7 +162,8 @@ macro_rules! with_storage {
                 type $E = kv_rows::Q8<kv_rows::G64>;
                 $body
             }
-            KvStorage::Q4(QuantGroup::G32) => {
+            // Rotated rows are read as they are stored; the queries and the output are rotated.
+            KvStorage::Q4(QuantGroup::G32) | KvStorage::Q4Rotated => {
                 type $E = kv_rows::Q4<kv_rows::G32>;
                 $body
             }

@@ -1,0 +1,319 @@
+//! Migration: the cache of a runner becomes one of another kind, with other storage types, or on another device, with all it holds.
+
+use super::{BatchRunner, new_kv};
+use crate::decoder::Decoder;
+use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
+use crate::options::{MemoryLimit, RunnerOptions};
+use crate::score::LogSoftmax;
+use crate::{Model, RuntimeError};
+use backend::{Backend, argmax, migrate_rows};
+use kv::{
+    CacheConfig, CacheManager, CacheOperations, CacheSession, Cells, Contiguous, KvBytes, KvError,
+    KvErrorKind, KvPolicy, KvStorage, Migration, Restorable, SeqId, Side, Tree,
+};
+use std::any::Any;
+use std::time::{Duration, Instant};
+
+/// The most tokens whose probabilities are compared.
+const MEASURED_TOKENS: usize = 16;
+
+/// What the cache of a runner becomes. What is not named stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigrationOptions {
+    /// The kind of cache.
+    pub kind: Option<CacheKind>,
+    /// The rules for single layers, in the place of those that the runner has.
+    pub policy: Option<KvPolicy>,
+    /// How keys are stored, in all layers that the new rules do not name.
+    pub key_storage: Option<KvStorage>,
+    /// How values are stored, in all layers that the new rules do not name.
+    pub value_storage: Option<KvStorage>,
+    /// The sequence whose last tokens are computed before and after the migration, to measure what it changed.
+    pub measure: Option<SeqId>,
+}
+
+/// A migration that has happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MigrationReport {
+    /// Cells in use.
+    pub cells: usize,
+    /// Bytes of keys and values allocated before and after.
+    pub bytes: [usize; 2],
+    /// The time that the rows took to move.
+    pub time: Duration,
+    /// What it changed, if that was asked for and the sequence can be rewound.
+    pub distance: Option<MigrationDistance>,
+}
+
+/// The difference between the outputs after the last tokens of a sequence, computed before and after a migration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MigrationDistance {
+    /// The number of tokens.
+    pub tokens: usize,
+    /// The mean difference of the log-probability of the token that was the most likely one.
+    pub mean_logprob: f64,
+    /// The number of tokens after which the most likely one is the same.
+    pub same_best: usize,
+}
+
+impl BatchRunner {
+    /// Moves the cache with all that it holds to one of another kind, with other storage types, or on another backend. Rows whose
+    /// type does not change keep their bits; those of another type are encoded again. A pool of cells keeps its forks, retained
+    /// prefixes and states; a kind that holds one sequence takes sequence 0 alone. Layer by layer, with the memory of one
+    /// layer more than the larger of the two caches.
+    ///
+    /// # Errors
+    /// `MemoryShortfall` if the new cache does not fit; `Cache` if it cannot hold what the old one holds. The runner is then unchanged,
+    /// except that a device error leaves its sequences empty.
+    pub fn migrate(
+        &mut self,
+        model: &Model,
+        backend: &dyn Backend,
+        to: &MigrationOptions,
+    ) -> Result<MigrationReport, RuntimeError> {
+        let kind = to.kind.unwrap_or(self.kind);
+        let mut options = self.options.clone();
+        if let Some(policy) = &to.policy {
+            options.kv_policy = policy.clone();
+        } else if to.key_storage.is_some() || to.value_storage.is_some() {
+            options.kv_policy = options.kv_policy.without_types();
+        }
+        if let Some(keys) = to.key_storage {
+            options.key_storage = keys;
+        }
+        if let Some(values) = to.value_storage {
+            options.value_storage = values;
+        }
+        let plan = self.migration_plan(model, backend, &options, kind)?;
+        let bytes = new_kv(backend, &plan.cache)?;
+        let is_here = self.decoder.forward.executable().takes(&*bytes).is_ok();
+        let mut distance = None;
+        let before = match to.measure {
+            Some(seq) => self.last_outputs(seq)?,
+            None => vec![],
+        };
+        let held = self.cache.resident_bytes()?;
+        let start = Instant::now();
+        let cache = self.moved_cache(kind, &plan.cache, bytes, |entry| {
+            if is_here {
+                return Ok(None);
+            }
+            let size = (self.decoder.options, plan.step);
+            let (sequences, rows) = (size.0.max_sequences, size.0.max_query_len);
+            let loaded = Decoder::load(model, backend, &options, size.1, (sequences, rows), entry)?;
+            Ok(Some(loaded))
+        });
+        let (cache, decoder) = match cache {
+            Ok(moved) => moved,
+            Err(error) => return Err(self.after_failure(error)),
+        };
+        match decoder {
+            Some(decoder) => self.decoder = decoder,
+            None => {
+                let Decoder {
+                    forward, options, ..
+                } = &mut self.decoder;
+                forward.rebind(cache.entry())?;
+                forward.prepare(options)?;
+            }
+        }
+        let time = start.elapsed();
+        self.cache = cache;
+        self.planned_bytes = plan.total_bytes();
+        (self.kind, self.options) = (kind, options);
+        if let Some(seq) = to.measure.filter(|_| !before.is_empty()) {
+            let after = self.last_outputs(seq)?;
+            distance = Some(MigrationDistance::between(&before, &after));
+        }
+        Ok(MigrationReport {
+            cells: self.cells_used()?,
+            bytes: [held, self.cache.resident_bytes()?],
+            time,
+            distance,
+        })
+    }
+
+    /// The kind of the cache.
+    pub fn kind(&self) -> CacheKind {
+        self.kind
+    }
+
+    /// How keys and values are stored in layers that have no types of their own.
+    pub fn storage(&self) -> [KvStorage; 2] {
+        [self.options.key_storage, self.options.value_storage]
+    }
+
+    /// The rules for single layers.
+    pub fn kv_policy(&self) -> &KvPolicy {
+        &self.options.kv_policy
+    }
+
+    /// Bytes of the keys and values of one sequence that fills the context.
+    pub fn planned_kv_bytes(&self) -> Result<usize, RuntimeError> {
+        let config = self.cache.config()?;
+        Ok(config.layout(config.capacity, 1).bytes())
+    }
+
+    /// The configuration of the cache.
+    pub(crate) fn cache_config(&self) -> Result<CacheConfig, RuntimeError> {
+        Ok(self.cache.config()?)
+    }
+
+    /// How the rows of every layer are stored.
+    pub(crate) fn layer_types(&self) -> Vec<[KvStorage; 2]> {
+        let Ok(config) = self.cache_config() else {
+            return vec![];
+        };
+        let types = |layer| [Side::Key, Side::Value].map(|side| config.storage(layer, side));
+        (0..config.layers.len()).map(types).collect()
+    }
+
+    /// The plan of the run after a migration, which fits beside all but this runner.
+    fn migration_plan(
+        &self,
+        model: &Model,
+        backend: &dyn Backend,
+        options: &RunnerOptions,
+        kind: CacheKind,
+    ) -> Result<MemoryPlan, RuntimeError> {
+        let planned = PlannedModel::try_from(model.artifact())?;
+        let plan = MemoryPlan::new(&planned, backend, options, kind, None)?;
+        plan.check(options.memory, backend).or_else(|error| {
+            // What this runner holds becomes free.
+            let own = self.memory()?;
+            let own = (own.kv + own.arena + own.packed + plan.resident_weights_bytes()) as u64;
+            match (options.memory, backend.free_memory()) {
+                (MemoryLimit::Machine, Some(free)) if plan.total_bytes() as u64 <= free + own => {
+                    Ok(())
+                }
+                _ => Err(error),
+            }
+        })?;
+        Ok(plan)
+    }
+
+    /// The cache after a migration, and what `prepare` returned for its entry before a row moved.
+    fn moved_cache<T>(
+        &self,
+        kind: CacheKind,
+        config: &CacheConfig,
+        bytes: Box<dyn KvBytes>,
+        prepare: impl FnOnce(std::sync::Arc<kv::CacheEntry>) -> Result<T, RuntimeError>,
+    ) -> Result<(Box<dyn CacheOperations>, T), RuntimeError> {
+        match kind {
+            CacheKind::Contiguous => {
+                let session = CacheSession::new("contiguous", Contiguous::new(config), bytes);
+                let of_sequence = |from: &dyn CacheManager, _: &CacheConfig| {
+                    Migration::of_sequence(from, &Contiguous::new(config))
+                };
+                self.moved_to(session, of_sequence, prepare)
+            }
+            CacheKind::Tree => {
+                let session = CacheSession::new("tree", Tree::new(config), bytes);
+                let of_sequence = |from: &dyn CacheManager, _: &CacheConfig| {
+                    Migration::of_sequence(from, &Tree::new(config))
+                };
+                self.moved_to(session, of_sequence, prepare)
+            }
+            CacheKind::Cells { .. } => {
+                let session = CacheSession::new("cells", Cells::new(config), bytes);
+                let of_pool = |from: &dyn CacheManager, before: &CacheConfig| {
+                    let any: &dyn Any = from;
+                    match any.downcast_ref::<Cells>() {
+                        Some(pool) if before.layers == config.layers => {
+                            Migration::of_pool(pool, [before, config])
+                        }
+                        // Other windows: each sequence has other rows.
+                        _ => Migration::of_sequence(from, &Cells::new(config)),
+                    }
+                };
+                self.moved_to(session, of_pool, prepare)
+            }
+        }
+    }
+
+    fn moved_to<K, T>(
+        &self,
+        session: CacheSession<K>,
+        plan: impl FnOnce(&dyn CacheManager, &CacheConfig) -> Result<Migration<K>, KvError>,
+        prepare: impl FnOnce(std::sync::Arc<kv::CacheEntry>) -> Result<T, RuntimeError>,
+    ) -> Result<(Box<dyn CacheOperations>, T), RuntimeError>
+    where
+        K: CacheManager + Restorable,
+        CacheSession<K>: CacheOperations + 'static,
+    {
+        let (old, new) = (self.cache.entry(), session.entry().clone());
+        let migration = {
+            let state = old.try_lock()?;
+            plan(&*state.bookkeeping, state.bytes.config())?
+        };
+        let prepared = prepare(new.clone())?;
+        {
+            let (mut from, mut to) = (old.try_lock()?, new.try_lock()?);
+            migrate_rows(&migration.layers, &mut *from.bytes, &mut *to.bytes)?;
+            to.bookkeeping = Box::new(migration.bookkeeping);
+        }
+        Ok((Box::new(session), prepared))
+    }
+
+    /// After a device error, rows are gone: the sequences become empty.
+    fn after_failure(&mut self, error: RuntimeError) -> RuntimeError {
+        let is_device = |kind: &KvErrorKind| matches!(kind, KvErrorKind::Device(_));
+        if let crate::RuntimeErrorKind::Cache(cache) = error.kind()
+            && is_device(cache.kind())
+        {
+            let sequences = 0..self.states.len() as u32;
+            for seq in sequences.filter(|seq| *seq < kv::MAX_SEQUENCES) {
+                _ = self.remove(seq);
+            }
+        }
+        error
+    }
+
+    /// The logits after the last tokens of a sequence, computed again. Empty if it cannot be rewound without computing more.
+    fn last_outputs(&mut self, seq: SeqId) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        let fed = self.fed_tokens(seq).to_vec();
+        let pending = self.tokens(seq)[fed.len()..].first().copied();
+        let most = MEASURED_TOKENS.min(fed.len().saturating_sub(1));
+        let mut from = None;
+        for count in (1..=most).rev() {
+            let len = fed.len() - count;
+            if self.restorable(seq, len)? == len {
+                from = Some(len);
+                break;
+            }
+        }
+        let Some(from) = from else {
+            return Ok(vec![]);
+        };
+        self.rewind(seq, from)?;
+        let mut rows = vec![];
+        let mut handle = self.sequence(seq);
+        handle.feed_all_logits(&fed[from..], |_, logits| {
+            rows.push(logits.to_vec());
+            true
+        })?;
+        if let Some(token) = pending {
+            self.append(seq, token);
+        }
+        Ok(rows)
+    }
+}
+
+impl MigrationDistance {
+    fn between(before: &[Vec<f32>], after: &[Vec<f32>]) -> MigrationDistance {
+        let pairs = before.iter().zip(after);
+        let (mut sum, mut same_best) = (0.0, 0);
+        for (before, after) in pairs {
+            let best = argmax(before) as usize;
+            let of = |row: &[f32]| LogSoftmax::new(row).of(row[best]);
+            sum += (of(before) - of(after)).abs();
+            same_best += usize::from(argmax(after) as usize == best);
+        }
+        MigrationDistance {
+            tokens: before.len(),
+            mean_logprob: sum / before.len().max(1) as f64,
+            same_best,
+        }
+    }
+}
