@@ -194,6 +194,17 @@ class Session:
     ) -> Generation: ...
     def rewind(self, length: int) -> int: ...
     def freeze(self) -> Prefix: ...
+    def migrate(
+        self,
+        *,
+        cache_type: str | None = None,
+        cache_type_k: str | None = None,
+        cache_type_v: str | None = None,
+        kv_policy: str | None = None,
+        kind: str | None = None,
+        device: str | None = None,
+        measure: bool = False,
+    ) -> dict[str, float]: ...
     def save(self, path: str | PathLike[str], *, notes: bytes | None = None) -> None: ...
     def restore(self, path: str | PathLike[str]) -> bytes: ...
     @property
@@ -271,6 +282,7 @@ class Model:
         threads: int | None = None,
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
+        kv_policy: str | None = None,
         state_type: Literal["f32", "f16"] = "f32",
         device: str = "cpu",
         memory_limit: int | None = None,

@@ -8,7 +8,7 @@ use crate::prompt::Conversations;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::backend::{CompileOptions, ExecutorKind, Precision, RunMode};
-use kvark::cache::KvStorage;
+use kvark::cache::{KvPolicy, KvStorage};
 use kvark::graph::PassSelection;
 use kvark::hub::ModelRef;
 use kvark::memory::MemoryLimit;
@@ -196,12 +196,16 @@ pub(crate) struct EngineArgs {
     /// Maximum number of tokens in one step of prompt processing
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: u32,
-    /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
+    /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h
     #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = storage_names())]
     pub(crate) cache_type_k: KvStorage,
-    /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
+    /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h
     #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = storage_names())]
     pub(crate) cache_type_v: KvStorage,
+    /// How single layers store their keys and values and how far they look back: rules such as
+    /// "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them
+    #[arg(long, value_name = "POLICY", value_parser = kv_policy)]
+    kv_policy: Option<KvPolicy>,
     /// Allocate all keys and values before the first token, as one region, instead of growing with the context
     #[arg(long)]
     preallocate: bool,
@@ -381,6 +385,11 @@ pub(crate) fn storage_names() -> NamedValue<KvStorage> {
     NamedValue::new(KvStorage::ALL.map(KvStorage::name), storage)
 }
 
+/// Parses a cache policy, or reads the file that it names.
+pub(crate) fn kv_policy(text: &str) -> Result<KvPolicy, String> {
+    kvark::cache::read_policy(text).map_err(|error| error.to_string())
+}
+
 /// The types that states are stored in.
 const STATE_STORAGES: [KvStorage; 2] = [KvStorage::F32, KvStorage::F16];
 
@@ -433,6 +442,7 @@ impl EngineArgs {
             max_step_tokens: self.batch_size as usize,
             key_storage: self.cache_type_k,
             value_storage: self.cache_type_v,
+            kv_policy: self.kv_policy.clone().unwrap_or_default(),
             preallocate: self.preallocate,
             state_bytes: as_bytes(self.state_budget),
             state_interval: self.state_interval,
@@ -460,6 +470,13 @@ impl EngineArgs {
     }
 
     /// A runner whose steps return the logits of every token.
+    /// Stores all keys and values in f16 instead.
+    pub(crate) fn cache_in_f16(&mut self) {
+        (self.cache_type_k, self.cache_type_v) = (KvStorage::F16, KvStorage::F16);
+        let policy = self.kv_policy.take();
+        self.kv_policy = policy.map(|policy| policy.without_types());
+    }
+
     pub(crate) fn scorer(&self, model: &Model) -> Result<Runner> {
         let runner_options = self.runner_options()?;
         let step = runner_options.max_step_tokens.min(Runner::MAX_SCORED_STEP);

@@ -7,6 +7,7 @@ mod conversation;
 mod files;
 mod input;
 mod map;
+mod migrate;
 mod saved;
 mod settings;
 mod transcript;
@@ -16,6 +17,7 @@ mod wrap;
 
 use crate::args::predict;
 use crate::args::{EngineArgs, ModelArgs, ShiftArgs};
+use crate::device::DeviceArgs;
 use crate::output::measured;
 use crate::output_format::FormatArgs;
 use crate::prompt::Conversations;
@@ -100,6 +102,8 @@ struct Session<'a> {
     conversation: Conversation<'a>,
     settings: Settings,
     shift: &'a ShiftArgs,
+    /// The device that holds the cache.
+    device: DeviceArgs,
     /// The display name of the model.
     model: String,
     prompt_cache: Option<&'a Path>,
@@ -153,6 +157,7 @@ impl Chat {
             conversation,
             settings: Settings::new(self.sampling.clone(), self.predict),
             shift: &self.shift,
+            device: self.engine.device.clone(),
             model: self.model.name()?,
             prompt_cache: self.prompt_cache.as_deref(),
             verbose: self.verbose,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Selects the device.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct DeviceArgs {
     /// The device to compute on
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
@@ -53,6 +53,22 @@ impl DeviceArgs {
             Device::Cpu => Ok(Box::new(Cpu::new()?)),
             Device::Cuda => Ok(Box::new(self.devices()?)),
         }
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// If there is none; the message lists those that there are.
+    pub(crate) fn named(name: &str) -> Result<DeviceArgs> {
+        let device = Device::from_str(name, false);
+        let device = device.map_err(|_| {
+            let all = Device::value_variants().iter();
+            let names =
+                all.filter_map(|device| Some(device.to_possible_value()?.get_name().to_owned()));
+            let names = names.collect::<Vec<_>>().join(" or ");
+            anyhow::anyhow!("there is no device {name:?}, it must be {names}")
+        })?;
+        Ok(DeviceArgs { device })
     }
 
     /// The devices that nodes are tried on in turn: the CPU runs what a GPU has no kernels for.

@@ -37,6 +37,7 @@ mod spec_trace;
 mod speculation;
 mod text_input;
 mod tokenize;
+mod tune_kv;
 
 use anyhow::anyhow;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -80,6 +81,7 @@ enum Command {
     Serve(serve::Serve),
     Ps(ps::Ps),
     Score(score::Score),
+    TuneKv(tune_kv::TuneKv),
     Embed(embed::Embed),
     Bench(bench::Bench),
     Exec(exec::Exec),
@@ -205,6 +207,7 @@ fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
         Command::Serve(command) => command.execute(),
         Command::Ps(command) => command.execute(),
         Command::Score(command) => command.execute(),
+        Command::TuneKv(command) => command.execute(),
         Command::Embed(command) => command.execute(),
         Command::Bench(command) => command.execute(),
         Command::Exec(command) => command.execute(),

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use kvark::RunnerOptions;
 use kvark::backend::CompileOptions;
-use kvark::cache::KvStorage;
+use kvark::cache::{KvPolicy, KvStorage};
 use kvark::memory::{CacheKind, MemoryLimit, MemoryPlan, PlannedModel};
 use kvark::model::{Blueprint, FeatureLayers, ModelFacts, OpenOptions};
 use kvark::speculative::{DraftSource, Drafter};
@@ -46,12 +46,16 @@ pub(crate) struct Plan {
     /// Storage types of keys and values to compare
     #[arg(long, value_name = "TYPES", value_delimiter = ',', hide_possible_values = true, value_parser = args::storage_names())]
     compare: Vec<KvStorage>,
-    /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
+    /// Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h
     #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_k: KvStorage,
-    /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64
+    /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h
     #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_v: KvStorage,
+    /// How single layers store their keys and values and how far they look back: rules such as
+    /// "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them
+    #[arg(long, value_name = "POLICY", value_parser = args::kv_policy)]
+    kv_policy: Option<KvPolicy>,
     /// Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates
     #[arg(long, value_name = "KIND", default_value = "sequence")]
     kind: Kind,
@@ -282,6 +286,11 @@ impl Plan {
             max_step_tokens: self.batch_size as usize,
             key_storage: storage.unwrap_or(self.cache_type_k),
             value_storage: storage.unwrap_or(self.cache_type_v),
+            kv_policy: match (&self.kv_policy, storage) {
+                (None, _) => KvPolicy::default(),
+                (Some(policy), None) => policy.clone(),
+                (Some(policy), Some(_)) => policy.without_types(),
+            },
             max_logit_rows: self.parallel as usize,
             state_bytes: args::as_bytes(self.state_budget),
             state_storage: self.state_type,

@@ -6,6 +6,7 @@ use crate::{interrupt, output, prompt};
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use kvark::backend::Precision;
+use kvark::generate::Score as TextScore;
 use kvark::{Model, RuntimeErrorKind};
 use serde_json::json;
 use std::io::Write;
@@ -25,6 +26,7 @@ Examples:
   kvark score model.gguf -f prose.txt --json
   kvark score -f book.txt -c 2048 --stride 1024
   kvark score -f prose.txt --compare-precision
+  kvark score -f prose.txt --cache-type-k q8 --cache-type-v q4 --compare-cache
   kvark score --token-ids 504,3575,282,4649,314 --json"
 )]
 pub(crate) struct Score {
@@ -40,6 +42,10 @@ pub(crate) struct Score {
     /// tokens differ
     #[arg(long, conflicts_with_all = ["stride", "precision"])]
     compare_precision: bool,
+    /// Score the text with keys and values in f16 and as the options store them, and print the mean difference of the
+    /// log-probabilities, and how many of the most likely tokens differ
+    #[arg(long, conflicts_with_all = ["stride", "compare_precision"])]
+    compare_cache: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -68,6 +74,9 @@ impl Score {
         };
         if self.compare_precision {
             return compare_precision(self.engine, &model, &ids, self.json);
+        }
+        if self.compare_cache {
+            return compare_cache(self.engine, &model, &ids, self.json);
         }
         let mut runner = self.engine.scorer(&model)?;
         let bar = output::progress("score", ids.len());
@@ -138,40 +147,61 @@ fn compare_precision(
     ids: &[u32],
     as_json: bool,
 ) -> Result<()> {
-    let mut score = |precision: Precision| -> Result<kvark::generate::Score> {
+    let mut score = |precision: Precision| {
         engine.precision = precision;
-        let bar = output::progress(precision.name(), ids.len());
-        let score = engine.scorer(model)?.score(ids, |done| {
-            bar.set_position(done as u64);
-            !interrupt::requested()
-        });
-        bar.finish_and_clear();
-        if interrupt::requested() {
-            bail!("interrupted");
-        }
-        Ok(score?)
+        whole(precision.name(), &engine, model, ids)
     };
     let high = score(Precision::High)?;
-    let mut out = std::io::stdout();
-    let mut report = json!({"tokens": ids.len(), "nll": high.nll()});
-    if !as_json {
-        writeln!(
-            out,
-            "{} tokens, nll {:.5} in high precision",
-            ids.len(),
-            high.nll()
-        )?;
+    let others = [Precision::Balanced, Precision::Fast];
+    let others = others.map(|precision| Ok((precision.name(), score(precision)?)));
+    let others: Result<Vec<_>> = others.into_iter().collect();
+    print_comparison(("in high precision", &high), &others?, as_json)
+}
+
+/// Prints how far the scores of a text with the cache of the options are from those with a cache in f16.
+fn compare_cache(mut engine: EngineArgs, model: &Model, ids: &[u32], as_json: bool) -> Result<()> {
+    let own = whole("cache", &engine, model, ids)?;
+    engine.cache_in_f16();
+    let plain = whole("f16", &engine, model, ids)?;
+    let others = [("cache", own)];
+    print_comparison(("with keys and values in f16", &plain), &others, as_json)
+}
+
+/// The score of a whole text.
+fn whole(name: &'static str, engine: &EngineArgs, model: &Model, ids: &[u32]) -> Result<TextScore> {
+    let bar = output::progress(name, ids.len());
+    let score = engine.scorer(model)?.score(ids, |done| {
+        bar.set_position(done as u64);
+        !interrupt::requested()
+    });
+    bar.finish_and_clear();
+    if interrupt::requested() {
+        bail!("interrupted");
     }
-    for precision in [Precision::Balanced, Precision::Fast] {
-        let (name, other) = (precision.name(), score(precision)?);
-        let pairs = high.logprob.iter().zip(&other.logprob);
+    Ok(score?)
+}
+
+/// Prints a score, and how far others are from it.
+fn print_comparison(
+    (how, first): (&str, &TextScore),
+    others: &[(&str, TextScore)],
+    as_json: bool,
+) -> Result<()> {
+    let mut out = std::io::stdout();
+    let tokens = first.argmax.len();
+    let mut report = json!({"tokens": tokens, "nll": first.nll()});
+    if !as_json {
+        writeln!(out, "{tokens} tokens, nll {:.5} {how}", first.nll())?;
+    }
+    for (name, other) in others {
+        let pairs = first.logprob.iter().zip(&other.logprob);
         let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
         let mean = differences.iter().sum::<f64>() / differences.len() as f64;
         let largest = differences.iter().copied().fold(0.0, f64::max);
-        let likely = high.argmax.iter().zip(&other.argmax);
+        let likely = first.argmax.iter().zip(&other.argmax);
         let others = likely.filter(|(a, b)| a != b).count();
         if as_json {
-            report[name] = json!({
+            report[*name] = json!({
                 "mean_difference": mean,
                 "largest_difference": largest,
                 "other_most_likely_tokens": others,
@@ -181,8 +211,9 @@ fn compare_precision(
             writeln!(
                 out,
                 "{name}: log-probabilities differ by {mean:.5} on average and {largest:.4} at most; the most likely token differs \
-                 at {others}; nll {:.5}",
-                other.nll()
+                 at {others}; nll {:.5} ({:+.2} %)",
+                other.nll(),
+                (other.nll() / first.nll() - 1.0) * 100.0
             )?;
         }
     }

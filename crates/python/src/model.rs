@@ -35,13 +35,14 @@ impl Model {
     /// Opens a model: a path, a name of the catalogue or the hub, or the default model.
     ///
     /// context: the largest number of tokens of a sequence; threads: of the CPU, one for each core by default; cache_type_k and
-    /// cache_type_v: how keys and values are stored; state_type: how recurrent layers' states are stored, "f32" or "f16"; device: "cpu" or "cuda"; memory_limit: in bytes; expert_budget: bytes of the experts of a mixture that are held, as many as
+    /// cache_type_v: how keys and values are stored; kv_policy: rules for single layers, or a TOML file of them, as kvark run --kv-policy
+    /// takes them; state_type: how recurrent layers' states are stored, "f32" or "f16"; device: "cpu" or "cuda"; memory_limit: in bytes; expert_budget: bytes of the experts of a mixture that are held, as many as
     /// memory_limit allows by default; slots: requests that run at
     /// once; run_mode: "none", "piecewise", "full", "full_decode_only" or "full_and_piecewise"; precision: "high" (the default), "balanced" or "fast"; draft: a smaller model or an
     /// Eagle3 head for speculation, or "mtp" for the head that the model itself carries; progress: called with the stage, the bytes done and the bytes in all of a download.
     #[new]
     #[pyo3(signature = (
-        path_or_name=None, *, context=None, threads=None, cache_type_k="f16", cache_type_v="f16", state_type="f32", device="cpu",
+        path_or_name=None, *, context=None, threads=None, cache_type_k="f16", cache_type_v="f16", kv_policy=None, state_type="f32", device="cpu",
         memory_limit=None, expert_budget=None, slots=8, run_mode=None, precision=None, draft=None, progress=None
     ))]
     #[allow(
@@ -55,6 +56,7 @@ impl Model {
         threads: Option<usize>,
         cache_type_k: &str,
         cache_type_v: &str,
+        kv_policy: Option<&str>,
         state_type: &str,
         device: &str,
         memory_limit: Option<u64>,
@@ -66,7 +68,7 @@ impl Model {
         progress: Option<Py<PyAny>>,
     ) -> Result<Model> {
         let storage = [cache_type_k, cache_type_v, state_type];
-        let runner = options::runner(
+        let mut runner = options::runner(
             context,
             threads,
             storage,
@@ -74,6 +76,9 @@ impl Model {
             run_mode,
             precision,
         )?;
+        if let Some(policy) = kv_policy {
+            runner.kv_policy = kvark::cache::read_policy(policy)?;
+        }
         let name = path_or_name.map(|name| name.to_string_lossy().into_owned());
         let path = download::path_of(py, name.as_deref(), progress)?;
         let loaded = py.detach(|| {

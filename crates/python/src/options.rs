@@ -112,7 +112,8 @@ pub(crate) fn runner(
     })
 }
 
-fn storage(argument: &str, name: &str) -> Result<KvStorage> {
+/// The storage type of this name, which an argument has.
+pub(crate) fn storage(argument: &str, name: &str) -> Result<KvStorage> {
     KvStorage::from_name(name).ok_or_else(|| {
         let names = KvStorage::ALL.map(KvStorage::name).join(", ");
         Error::argument(format!("{argument} is {name:?}, must be one of {names}"))

@@ -4,9 +4,11 @@ use crate::error::{Error, Result};
 use crate::generation::{Event, Generation, Source};
 use crate::interrupt::{Cancel, interruptible};
 use crate::loaded::{Loaded, Prompt, lock};
-use crate::options::GenerationOptions;
+use crate::options::{self, GenerationOptions};
 use crate::speculation::Speculation;
 use kvark::BatchRunner;
+use kvark::backend::Backend;
+use kvark::cache::{MigrationOptions, read_policy};
 use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix};
 use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
@@ -52,6 +54,8 @@ struct Sequence {
     model: Arc<Loaded>,
     /// `None` after the session was closed.
     runner: Mutex<Option<BatchRunner>>,
+    /// The device that the cache has moved to; `None` for that of the model.
+    device: Mutex<Option<Box<dyn Backend>>>,
     speculation: Mutex<Speculation>,
     /// The number of operations that changed the tokens. Each of them ends the generation that ran.
     operation: AtomicU64,
@@ -73,6 +77,18 @@ impl Sequence {
     }
 }
 
+/// The kind of cache of this name.
+fn cache_kind(name: &str) -> Result<CacheKind> {
+    match name {
+        "contiguous" => Ok(CacheKind::Contiguous),
+        "cells" => Ok(CacheKind::Cells { sequences: 1 }),
+        "tree" => Ok(CacheKind::Tree),
+        other => Err(Error::argument(format!(
+            "cache must be \"contiguous\", \"cells\" or \"tree\", not {other:?}"
+        ))),
+    }
+}
+
 impl Session {
     /// A session on a cache of the named kind, or after a prefix, whose cache is contiguous.
     pub(crate) fn new(
@@ -83,14 +99,7 @@ impl Session {
         let (backend, options) = (&*model.backend, &model.runner);
         let kind = match cache {
             None => CacheKind::of_one_sequence(model.model.facts()),
-            Some("contiguous") => CacheKind::Contiguous,
-            Some("cells") => CacheKind::Cells { sequences: 1 },
-            Some("tree") => CacheKind::Tree,
-            Some(other) => {
-                return Err(Error::argument(format!(
-                    "cache must be \"contiguous\", \"cells\" or \"tree\", not {other:?}"
-                )));
-            }
+            Some(name) => cache_kind(name)?,
         };
         let candidates = match kind {
             CacheKind::Contiguous => 0,
@@ -109,6 +118,7 @@ impl Session {
             sequence: Arc::new(Sequence {
                 model,
                 runner: Mutex::new(Some(runner)),
+                device: Mutex::default(),
                 speculation: Mutex::default(),
                 operation: AtomicU64::new(0),
             }),
@@ -233,6 +243,61 @@ impl Session {
         let (model, sequence) = (self.model(), &self.sequence);
         let prefix = py.detach(|| sequence.with(|runner| Ok(runner.freeze(model)?)))?;
         Ok(Prefix { prefix })
+    }
+
+    /// Moves the cache with all that it holds to one with other storage types (cache_type for both, or cache_type_k and cache_type_v),
+    /// with rules for single layers (kv_policy, as kvark run --kv-policy takes them), of another kind ("contiguous", "cells" or "tree"), or on another device ("cpu" or "cuda"). Returns what it took, and with
+    /// measure=True how far apart the outputs after the last tokens are.
+    #[pyo3(signature = (*, cache_type=None, cache_type_k=None, cache_type_v=None, kv_policy=None, kind=None, device=None, measure=false))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn migrate<'py>(
+        &self,
+        py: Python<'py>,
+        cache_type: Option<&str>,
+        cache_type_k: Option<&str>,
+        cache_type_v: Option<&str>,
+        kv_policy: Option<&str>,
+        kind: Option<&str>,
+        device: Option<&str>,
+        measure: bool,
+    ) -> Result<Bound<'py, PyDict>> {
+        let storage = |argument, name: Option<&str>| {
+            name.map(|name| options::storage(argument, name))
+                .transpose()
+        };
+        let both = storage("cache_type", cache_type)?;
+        let to = MigrationOptions {
+            kind: kind.map(cache_kind).transpose()?,
+            policy: kv_policy.map(read_policy).transpose()?,
+            key_storage: storage("cache_type_k", cache_type_k)?.or(both),
+            value_storage: storage("cache_type_v", cache_type_v)?.or(both),
+            measure: measure.then_some(0),
+        };
+        let (model, sequence) = (self.model(), &self.sequence);
+        let report = py.detach(|| {
+            let other = device.map(options::backend).transpose()?;
+            sequence.change(|runner| {
+                let mut current = lock(&sequence.device);
+                let backend = other.as_deref().or(current.as_deref());
+                let backend = backend.unwrap_or(&*sequence.model.backend);
+                let report = runner.migrate(model, backend, &to)?;
+                if other.is_some() {
+                    *current = other;
+                }
+                Ok(report)
+            })
+        })?;
+        let dict = PyDict::new(py);
+        dict.set_item("cells", report.cells)?;
+        dict.set_item("bytes_before", report.bytes[0])?;
+        dict.set_item("bytes_after", report.bytes[1])?;
+        dict.set_item("seconds", report.time.as_secs_f64())?;
+        if let Some(distance) = report.distance {
+            dict.set_item("measured_tokens", distance.tokens)?;
+            dict.set_item("mean_logprob", distance.mean_logprob)?;
+            dict.set_item("same_best", distance.same_best)?;
+        }
+        Ok(dict)
     }
 
     /// Writes tokens, keys and values to a file. `notes` are bytes of the caller.

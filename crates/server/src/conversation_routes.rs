@@ -12,6 +12,8 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use kvark::engine::BranchCells;
+use kvark::generate::common_prefix_len;
+use kvark::text::Prompt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -50,6 +52,19 @@ enum Cut {
     Turn { turn: usize },
     /// After this many tokens.
     Token { token: usize },
+}
+
+/// The parameters of an edit.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct SpliceRequest {
+    /// The first turn that is removed, counted from 0
+    from: usize,
+    /// The turn after the last one that is removed; the same as from removes none
+    to: usize,
+    /// The messages in their place; none if left out
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    messages: Vec<Value>,
 }
 
 /// The conversation cut at a turn or a token. An answer that is being generated is cut where it is.
@@ -95,7 +110,7 @@ pub(crate) async fn create(
     let model = app.model(request.model).await?;
     let rendered = model.clone();
     let (tokens, messages) = app
-        .blocking(move |_| given_turns(&rendered, &prompt))
+        .blocking(move |_| given_turns(&rendered, &prompt, &[]))
         .await?;
     let cells = BranchCells::default();
     app.prefill(&model, &tokens, cells.clone());
@@ -114,17 +129,24 @@ pub(crate) async fn create(
     })))
 }
 
-/// The tokens of a given history, and its turns.
+/// The tokens of a given history, and its turns. The tokens begin with those that are held, if these are the beginning of its text.
 fn given_turns(
     model: &LoadedModel,
     prompt: &ChatPrompt,
+    held: &[u32],
 ) -> Result<(Vec<u32>, Vec<Turn>), ApiError> {
     if prompt.messages.is_empty() {
         return Ok((vec![], vec![]));
     }
     let tokenizer = model.model.tokenizer()?;
     prompt.check_length(model)?;
-    let tokens = tokenizer.encode_prompt(&prompt.render(model, false)?);
+    let encode = |rendered: &Prompt| {
+        let exact = (!held.is_empty()).then(|| tokenizer.encode_prompt_after(held, rendered));
+        exact
+            .flatten()
+            .unwrap_or_else(|| tokenizer.encode_prompt(rendered))
+    };
+    let tokens = encode(&prompt.render(model, false)?);
     let last = prompt.messages.len() - 1;
     let mut before = 0;
     let mut turns = vec![];
@@ -140,8 +162,8 @@ fn given_turns(
         let end = match part.render(model, answered) {
             _ if index == last => tokens.len(),
             Ok(rendered) => {
-                let part = tokenizer.encode_prompt(&rendered);
-                kvark::generate::common_prefix_len(&part, &tokens)
+                let part = encode(&rendered);
+                common_prefix_len(&part, &tokens)
             }
             Err(_) => before,
         };
@@ -214,6 +236,76 @@ pub(crate) async fn rewind(
         .conversations
         .change(&id, &owner, |it| cut(it, at, decoder(&model)));
     Ok(Json(rewound?))
+}
+
+/// `POST /v1/kvark/conversations/{id}/splice`: removes turns from the middle and puts others in their place. What comes after them is
+/// computed again.
+pub(crate) async fn splice(
+    State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, ApiError> {
+    let SpliceRequest { from, to, messages } = Body::read_all(&body, &app.options)?;
+    let new = ChatPrompt::new(messages, vec![], Map::new())?.messages;
+    let model = app.conversations.model_of(&id, &owner)?;
+    let model = app.model(Some(model)).await?;
+    app.conversations.wait_until_idle(&id, &owner).await?;
+    let (rendered, asked, user) = (model.clone(), id.clone(), owner.clone());
+    let splice = move |app: &App| {
+        let mut kept = 0;
+        let changed = app.conversations.change(&asked, &user, |it| {
+            let edited = spliced(&rendered, it, from..to, new)?;
+            kept = common_prefix_len(&it.tokens, &edited.tokens);
+            Ok(edited)
+        })?;
+        let edited = app
+            .conversations
+            .with(&asked, &user, |table, n| table.current(n))?;
+        Ok((changed, edited, kept))
+    };
+    let (mut object, edited, kept) = app.blocking(splice).await?;
+    app.prefill(&model, &edited.tokens, edited.cells.clone());
+    object["kept_tokens"] = kept.into();
+    object["computed_tokens"] = (edited.tokens.len() - kept).into();
+    Ok(Json(object))
+}
+
+/// The conversation with other messages in the place of these turns. The turns before them keep their exact tokens.
+fn spliced(
+    model: &LoadedModel,
+    it: &Conversation,
+    turns: std::ops::Range<usize>,
+    new: Vec<Value>,
+) -> Result<Conversation, ApiError> {
+    let count = it.messages.len();
+    for (name, turn, least) in [("from", turns.start, 0), ("to", turns.end, turns.start)] {
+        if turn > count || turn < least {
+            let reason = format!("must be {least} to {count}: there are {count} turns");
+            return Err(ApiError::parameter(name, reason));
+        }
+    }
+    let mut edited = it.cut_at_turn(turns.start);
+    let before = edited.messages.iter().map(|turn| turn.message.clone());
+    let after = it.messages[turns.end..]
+        .iter()
+        .map(|turn| turn.message.clone());
+    let prompt = ChatPrompt {
+        messages: before.chain(new).chain(after).collect(),
+        ..ChatPrompt::default()
+    };
+    let (tokens, given) = given_turns(model, &prompt, &edited.tokens)?;
+    // A template that renders the turns before otherwise than they were generated changes their tokens.
+    let same = common_prefix_len(&edited.tokens, &tokens);
+    for turn in &mut edited.messages {
+        turn.end = turn.end.min(same);
+    }
+    edited.messages.extend(given.into_iter().skip(turns.start));
+    if let Some(last) = edited.messages.last_mut() {
+        last.end = tokens.len();
+    }
+    edited.tokens = Arc::new(tokens);
+    Ok(edited)
 }
 
 /// `POST /v1/kvark/conversations/{id}/keep`: removes all other conversations of the same tree.

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use kvark::cache::KvErrorKind;
 use kvark::{RuntimeError, RuntimeErrorKind};
 use serde_json::{Value, json};
 
@@ -123,6 +124,14 @@ impl From<RuntimeError> for ApiError {
             | RuntimeErrorKind::Encoder(_)
             | RuntimeErrorKind::NoEmbedding(_)
             | RuntimeErrorKind::NoTokenizer(_) => (StatusCode::BAD_REQUEST, None),
+            RuntimeErrorKind::Cache(error)
+                if matches!(
+                    error.kind(),
+                    KvErrorKind::Policy(_) | KvErrorKind::Migration(_)
+                ) =>
+            {
+                (StatusCode::BAD_REQUEST, None)
+            }
             RuntimeErrorKind::QueueFull { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, Some("queue_full"))
             }

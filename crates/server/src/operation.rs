@@ -1,14 +1,19 @@
 //! What a server tells about itself: health, models, properties, slots, metrics and the live state of the cache.
 
 use crate::app::App;
+use crate::body::Body;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
 use crate::sse::{self, Frame};
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use kvark::cache::{InvalidPolicy, KvPolicy, KvStorage, MigrationOptions};
 use kvark::engine::{Counters, EngineState};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -179,6 +184,73 @@ pub(crate) async fn clear_cache(
     model.engine().clear_prefixes()?;
     let state = engine_state(&app, &model).await?;
     Ok(Json(cache_state(&app, &model, &state)))
+}
+
+/// The parameters of a migration.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct MigrateRequest {
+    /// The model; the default one if left out
+    model: Option<String>,
+    /// How keys and values are stored from now on, such as f16, q8 or q4
+    cache_type: Option<String>,
+    /// How keys are stored, if not as cache_type says
+    cache_type_k: Option<String>,
+    /// How values are stored, if not as cache_type says
+    cache_type_v: Option<String>,
+    /// Rules for single layers, in the place of those that there are, such as "layers 0-3 f16; others q8"
+    policy: Option<String>,
+    /// A running request, by its number in the cache, whose last tokens are computed before and after, to measure the difference
+    measure: Option<u32>,
+}
+
+/// `POST /v1/kvark/cache/migrate`
+pub(crate) async fn migrate(
+    State(app): State<Arc<App>>,
+    body: Bytes,
+) -> Result<Json<Value>, ApiError> {
+    let mut body = Body::parse(&body)?;
+    let request: MigrateRequest = body.read()?;
+    body.finish(&[], &[], app.options.lenient)?;
+    let storage = |name: &'static str, value: &Option<String>| match value {
+        None => Ok(None),
+        Some(text) => KvStorage::from_name(text).map(Some).ok_or_else(|| {
+            let names = KvStorage::ALL.map(KvStorage::name).join(", ");
+            ApiError::parameter(name, format!("{text:?} is none of {names}"))
+        }),
+    };
+    let both = storage("cache_type", &request.cache_type)?;
+    let policy = request.policy.map(|text| {
+        let parsed: Result<KvPolicy, InvalidPolicy> = text.parse();
+        parsed.map_err(|error| ApiError::parameter("policy", error.to_string()))
+    });
+    let to = MigrationOptions {
+        key_storage: storage("cache_type_k", &request.cache_type_k)?.or(both),
+        value_storage: storage("cache_type_v", &request.cache_type_v)?.or(both),
+        policy: policy.transpose()?,
+        measure: request.measure,
+        ..MigrationOptions::default()
+    };
+    if to.key_storage.is_none() && to.value_storage.is_none() && to.policy.is_none() {
+        let reason = "names how keys and values are stored from now on, such as q8";
+        return Err(ApiError::parameter("cache_type", reason.to_owned()));
+    }
+    let model = app.models.get_loaded(request.model.as_deref())?;
+    let backend = app.models.backend().clone();
+    let report = app
+        .blocking(move |_| Ok(model.engine().migrate(backend, to)?))
+        .await?;
+    Ok(Json(json!({
+        "object": "kvark.migration",
+        "cells": report.cells,
+        "bytes_before": report.bytes[0],
+        "bytes_after": report.bytes[1],
+        "seconds": report.time.as_secs_f64(),
+        "distance": report.distance.map(|distance| json!({
+            "tokens": distance.tokens,
+            "mean_logprob": distance.mean_logprob,
+            "same_best": distance.same_best,
+        })),
+    })))
 }
 
 /// `GET /v1/kvark/cache/{seq}`: the texts of a sequence's tokens.

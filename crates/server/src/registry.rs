@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// The models of a server.
 pub(crate) struct ModelRegistry {
     entries: Vec<Entry>,
-    backend: Box<dyn Backend>,
+    backend: Arc<dyn Backend>,
     runner: RunnerOptions,
     scheduler: SchedulerOptions,
     /// A system message that every model computes when it is loaded.
@@ -121,7 +121,7 @@ impl ModelRegistry {
         };
         ModelRegistry {
             entries: options.models.iter().zip(drafts).map(entry).collect(),
-            backend,
+            backend: Arc::from(backend),
             runner: options.runner.clone(),
             scheduler: SchedulerOptions {
                 slots: options.slots,
@@ -362,6 +362,11 @@ impl ModelRegistry {
         for model in self.loaded() {
             model.engine().stop_at(Instant::now());
         }
+    }
+
+    /// The backend of all models.
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
     }
 
     /// The memory limit of the options in bytes, if there is one.

@@ -80,6 +80,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         Endpoint::delete("/v1/kvark/cache", "clearCache", operation::clear_cache)
             .does("Remove retained prefixes from memory")
             .of_a_model(),
+        Endpoint::post(
+            "/v1/kvark/cache/migrate",
+            "migrateCache",
+            operation::migrate,
+        )
+        .does("Store the keys and values of a model's cache otherwise, with all that it holds")
+        .takes::<operation::MigrateRequest>(),
         Endpoint::get(
             "/v1/kvark/cache/{seq}",
             "cacheTokens",
@@ -122,6 +129,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .does("Cut a conversation")
         .takes::<conversation_routes::CutRequest>(),
+        Endpoint::post(
+            "/v1/kvark/conversations/{id}/splice",
+            "splice",
+            conversation_routes::splice,
+        )
+        .does("Remove turns from the middle of a conversation and put others in their place")
+        .takes::<conversation_routes::SpliceRequest>(),
         Endpoint::post(
             "/v1/kvark/conversations/{id}/keep",
             "keep",

@@ -2,7 +2,7 @@
 
 use super::conversation::{Branch, Conversation};
 use super::files::FileToWrite;
-use super::{Next, Session, colours, map, statistics, transcript};
+use super::{Next, Session, colours, map, migrate, statistics, transcript};
 use crate::output;
 use anyhow::Result;
 use std::path::Path;
@@ -47,8 +47,8 @@ pub(super) const COMMANDS: [(&str, &str, &str); 20] = [
     ("drop", "NAME", "delete another branch"),
     (
         "cache",
-        "",
-        "show which cells of the cache the branches hold",
+        "[WHAT TO]",
+        "show which cells of the cache the branches hold, or change it: type q8, type q8 q4 (keys, values), policy RULES, kind tree, device cuda",
     ),
     (
         "save",
@@ -159,6 +159,7 @@ pub(super) fn run(session: &mut Session<'_>, line: &str) -> Result<Next> {
             let last = conversation.last_message().unwrap_or_default().to_owned();
             return session.replace(&last);
         }
+        "cache" if !rest.is_empty() => message_of(migrate::run(session, rest)),
         "set" => message_of(session.settings.set(rest, conversation)),
         "system" => system(session, rest)?,
         _ => match plain(conversation, name, rest)? {

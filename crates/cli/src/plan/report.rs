@@ -1,7 +1,7 @@
 //! The plan as a summary and as JSON.
 
 use crate::output;
-use kvark::cache::{LayerLayout, SideLayout};
+use kvark::cache::{KvStorage, LayerLayout, Side, SideLayout};
 use kvark::memory::{ArenaBuffer, MemoryPlan, WeightSection};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -31,10 +31,27 @@ pub(super) fn kv_shape_text(plan: &MemoryPlan) -> String {
 
 /// The types of keys and values.
 pub(super) fn kv_types(plan: &MemoryPlan) -> String {
-    let (keys, values) = (plan.cache.key_storage, plan.cache.value_storage);
-    match keys == values {
+    let mut types: Vec<([KvStorage; 2], usize)> = vec![];
+    let layers = 0..plan.cache.layers.len();
+    for layer in layers.filter(|layer| !plan.cache.layers[*layer].is_state()) {
+        let pair = [Side::Key, Side::Value].map(|side| plan.cache.storage(layer, side));
+        match types.iter_mut().find(|(known, _)| *known == pair) {
+            Some((_, layers)) => *layers += 1,
+            None => types.push((pair, 1)),
+        }
+    }
+    let text = |[keys, values]: [KvStorage; 2]| match keys == values {
         true => keys.to_string(),
         false => format!("{keys}/{values}"),
+    };
+    match &types[..] {
+        [(only, _)] => text(*only),
+        many => {
+            let many = many
+                .iter()
+                .map(|(pair, layers)| format!("{layers} in {}", text(*pair)));
+            many.collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
