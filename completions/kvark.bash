@@ -58,6 +58,9 @@ _kvark() {
             kvark,plan)
                 cmd="kvark__subcmd__plan"
                 ;;
+            kvark,prefix)
+                cmd="kvark__subcmd__prefix"
+                ;;
             kvark,ps)
                 cmd="kvark__subcmd__ps"
                 ;;
@@ -81,6 +84,9 @@ _kvark() {
                 ;;
             kvark,tokenize)
                 cmd="kvark__subcmd__tokenize"
+                ;;
+            kvark,tune-kv)
+                cmd="kvark__subcmd__tune__subcmd__kv"
                 ;;
             kvark__subcmd__help,bench)
                 cmd="kvark__subcmd__help__subcmd__bench"
@@ -124,6 +130,9 @@ _kvark() {
             kvark__subcmd__help,plan)
                 cmd="kvark__subcmd__help__subcmd__plan"
                 ;;
+            kvark__subcmd__help,prefix)
+                cmd="kvark__subcmd__help__subcmd__prefix"
+                ;;
             kvark__subcmd__help,ps)
                 cmd="kvark__subcmd__help__subcmd__ps"
                 ;;
@@ -148,6 +157,9 @@ _kvark() {
             kvark__subcmd__help,tokenize)
                 cmd="kvark__subcmd__help__subcmd__tokenize"
                 ;;
+            kvark__subcmd__help,tune-kv)
+                cmd="kvark__subcmd__help__subcmd__tune__subcmd__kv"
+                ;;
             *)
                 ;;
         esac
@@ -155,7 +167,7 @@ _kvark() {
 
     case "${cmd}" in
         kvark)
-            opts="-h -V --help --version run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
+            opts="-h -V --help --version run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -169,7 +181,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__bench)
-            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -n -d -r -o -c -t -b -h --model --hf-repo --n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --cache --restore --profile --roofline --output --json --compare --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -272,11 +284,15 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --state-budget)
@@ -331,7 +347,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__chat)
-            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --reasoning --reasoning-budget --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -n -v -q -c -t -b -l -s -h --model --hf-repo --system --prompt --prompt-cache --prefix --predict --stop --verbose --quiet --json-schema --grammar --regex --chat-template --reasoning --reasoning-budget --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -366,6 +382,10 @@ _kvark() {
                     return 0
                     ;;
                 --prompt-cache)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prefix)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -462,11 +482,15 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --state-budget)
@@ -804,11 +828,11 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --threads)
@@ -959,7 +983,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help)
-            opts="run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
+            opts="run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1168,6 +1192,20 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__help__subcmd__prefix)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__help__subcmd__ps)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1280,6 +1318,20 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__help__subcmd__tune__subcmd__kv)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__inspect)
             opts="-m -h --model --hf-repo --graph --dim --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
@@ -1347,7 +1399,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__plan)
-            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kind --parallel --batch-size --threads --device --cpu-moe --n-cpu-moe --md --model-draft --state-budget --state-type --expert-budget --mem-limit --map --dim --svg --json --help"
+            opts="-m -c -b -t -h --model --hf-repo --ctx-size --compare --cache-type-k --cache-type-v --kv-policy --kind --parallel --batch-size --threads --device --cpu-moe --n-cpu-moe --md --model-draft --state-budget --state-type --expert-budget --mem-limit --map --dim --svg --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1378,15 +1430,19 @@ _kvark() {
                     return 0
                     ;;
                 --compare)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --kind)
@@ -1460,6 +1516,144 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__prefix)
+            opts="-m -p -f -o -q -c -t -b -h --model --hf-repo --prompt --file --output --on --chat --chat-template --special --quiet --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help build"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --model)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prompt)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --chat-template)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ctx-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-k)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-v)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-type)
+                    COMPREPLY=($(compgen -W "f32 f16" -- "${cur}"))
+                    return 0
+                    ;;
+                --state-interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expert-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mem-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --run-mode)
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
+                    return 0
+                    ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
+                    return 0
+                    ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --executor)
+                    COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
+                    return 0
+                    ;;
+                --passes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__ps)
             opts="-h --host --port --api-key --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1519,7 +1713,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__run)
-            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --reasoning --reasoning-budget --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
+            opts="-m -p -f -n -q -c -t -b -l -s -h --model --hf-repo --prompt --file --token-ids --chat --system --messages --predict --stop --ignore-eos --no-display-prompt --parallel --prompt-cache --prefix --logprobs --cache --json --quiet --json-schema --grammar --regex --chat-template --reasoning --reasoning-budget --special --context-shift --keep --spec-type --model-draft --spec-tree --spec-draft-n-max --spec-depth --spec-topk --spec-trace --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --temp --top-k --top-p --min-p --top-n-sigma --typical-p --typical --xtc-probability --xtc-threshold --mirostat --mirostat-ent --mirostat-lr --repeat-penalty --frequency-penalty --presence-penalty --repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker --samplers --logit-bias --seed --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1586,6 +1780,10 @@ _kvark() {
                     return 0
                     ;;
                 --prompt-cache)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prefix)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1678,11 +1876,15 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --state-budget)
@@ -1841,7 +2043,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__score)
-            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --compare-precision --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --compare-precision --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -1916,11 +2118,15 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --state-budget)
@@ -1975,7 +2181,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -2098,11 +2304,15 @@ _kvark() {
                     return 0
                     ;;
                 --cache-type-k)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
                     return 0
                     ;;
                 --cache-type-v)
-                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --state-budget)
@@ -2222,6 +2432,156 @@ _kvark() {
                     return 0
                     ;;
                 -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__tune__subcmd__kv)
+            opts="-m -p -f -o -c -t -b -h --model --hf-repo --prompt --file --budget --types --tokens --output --svg --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --model)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prompt)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -f)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --types)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --tokens)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --svg)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ctx-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-k)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-v)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-type)
+                    COMPREPLY=($(compgen -W "f32 f16" -- "${cur}"))
+                    return 0
+                    ;;
+                --state-interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expert-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mem-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --run-mode)
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
+                    return 0
+                    ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
+                    return 0
+                    ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --executor)
+                    COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
+                    return 0
+                    ;;
+                --passes)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -30,7 +30,9 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "run" -d 'Complete a pro
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "chat" -d 'Talk to a model'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "ps" -d 'Show the models of a running kvark serve'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "prefix" -d 'Compute a text once, for runs, chats and servers that begin with it'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "tune-kv" -d 'Choose how every layer stores its keys and values, by what it costs on a text'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "embed" -d 'Turn texts into embeddings'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "exec" -d 'Run any model once on given or random tensors'
@@ -38,7 +40,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "export" -d 'Export a mo
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "plan" -d 'Show the memory that a run needs'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
-complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show what is in a model file or a snapshot'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "inspect" -d 'Show what is in a model file, a snapshot or a prefix file'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "tokenize" -d 'Turn text into token ids'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "detokenize" -d 'Turn token ids into text'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
@@ -59,6 +61,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -s n -l predict -d 'Max
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l stop -d 'Stop generating at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l parallel -d 'Generate K continuations in one batch, with seeds --seed, --seed + 1, ...' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l prompt-cache -d 'Restore the longest common prefix of the prompt from FILE and save the whole text to FILE for the next run; a conversation of kvark chat is refused' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l prefix -d 'Begin with a file of kvark prefix build, whose tokens come before the prompt: the processes that use it share its keys and values. With --chat, its text is the system message' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l logprobs -d 'With --json, the log-probability of every token and those of the K most likely ones' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache -d 'Kind of the cache: contiguous (one sequence), cells (sequences that share cells) or tree (one sequence and candidates) [default: contiguous, or cells for --parallel and --spec-type]' -r -f -a "contiguous\t''
 cells\t''
@@ -85,22 +88,25 @@ complete -c kvark -n "__fish_kvark_using_subcommand run" -l spec-trace -d 'Write
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -162,6 +168,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l hf-repo -d 'Model o
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l system -d 'System message; replaces that of the conversation in --prompt-cache' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s p -l prompt -d 'The first message' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prompt-cache -d 'Continue the conversation saved in FILE, if it exists, and save to FILE after every turn; a prompt of kvark run is refused' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l prefix -d 'Begin with a file of kvark prefix build --chat: its text is the system message, and the processes that use it share its keys and values' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s n -l predict -d 'Maximum number of tokens per answer; -1 for no limit but the model\'s end of turn or a full context' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l stop -d 'Stop answers at this string; may be given several times' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l json-schema -d 'JSON schema that the output follows: the schema itself or a file; {} for any JSON' -r
@@ -186,22 +193,25 @@ complete -c kvark -n "__fish_kvark_using_subcommand chat" -l spec-trace -d 'Writ
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -267,7 +277,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l allow-host -d 'Host name by which clients may address the server, besides localhost; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l prefix -d 'System message, from a file, that is computed when a model is loaded; chats that begin with it share its keys and values' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l prefix -d 'System message, from a text file, that is computed when a model is loaded, or a file of kvark prefix build, which is mapped. Chats and completions that begin with it share its keys and values' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
 drop\t''"
@@ -278,22 +288,25 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l max-body -d 'Large
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -328,6 +341,64 @@ complete -c kvark -n "__fish_kvark_using_subcommand ps" -l port -d 'Port of the 
 complete -c kvark -n "__fish_kvark_using_subcommand ps" -l api-key -d 'Key of the server [default: KVARK_API_KEY, or none]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand ps" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand ps" -s h -l help -d 'Print help'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s p -l prompt -d 'The text; - for standard input' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s f -l file -d 'File with the text, without the line end after it; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s o -l output -d 'The file to write' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l on -d 'Prefix file that the text continues; the new file has the tokens of both' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l chat-template -d 'Chat template to use instead of the model\'s own: a name or a file, as for kvark run' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l chat -d 'Make the text the system message of chats, with the model\'s chat template'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l special -d 'Parse control tokens such as <|im_end|> in the text; without this flag they are plain text'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s q -l quiet -d 'Print no progress and no statistics'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s p -l prompt -d 'The text; - for standard input' -r
@@ -337,22 +408,25 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l stride -l ppl-stri
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -381,6 +455,72 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l cpu-moe -d 'Keep t
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s p -l prompt -d 'The text; - for standard input' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s f -l file -d 'File with the text, without the line end after it; - for standard input' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l budget -d 'The most memory for keys and values of a full context: a size such as 2GiB, or a share of what they take now such as 50%' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l types -d 'The types to choose from, beside those of --cache-type-k and --cache-type-v' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l tokens -d 'Use the first N tokens of the text' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s o -l output -d 'Write the policy to FILE [default: standard output]' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l svg -d 'Draw the measured points to FILE' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -s f -l file -d 'File with one text per line; - for standard input' -r -F
@@ -418,22 +558,25 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l compare -d 'Print 
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -505,7 +648,8 @@ f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l cache-type-v -d 'Storage type of cached values: f32, f16 or f8_e4m3' -r -f -a "f32\t''
 f16\t''
 bf16\t''
@@ -513,7 +657,8 @@ f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -s t -l threads -d 'Number of threads of the program' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l max-bytes -d 'Fail if state and weights need more than SIZE, such as 800M or 2G' -r
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -l static -d 'Make the state a static buffer, so that the program allocates nothing'
@@ -529,23 +674,27 @@ f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4 or q4g64' -r -f -a "f32\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
 f16\t''
 bf16\t''
 f8_e4m3\t''
 q8\t''
 q8g64\t''
 q4\t''
-q4g64\t''"
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kind -d 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates' -r -f -a "sequence\t''
 cells\t''
 tree\t''"
@@ -607,32 +756,35 @@ complete -c kvark -n "__fish_kvark_using_subcommand completions" -l dir -d 'Writ
 complete -c kvark -n "__fish_kvark_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand man" -l dir -d 'Write all pages to files in DIR instead' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand man" -s h -l help -d 'Print help'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "ps" -d 'Show the models of a running kvark serve'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show what is in a model file or a snapshot'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps score embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "ps" -d 'Show the models of a running kvark serve'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "prefix" -d 'Compute a text once, for runs, chats and servers that begin with it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tune-kv" -d 'Choose how every layer stores its keys and values, by what it costs on a text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show what is in a model file, a snapshot or a prefix file'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'

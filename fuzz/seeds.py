@@ -124,6 +124,8 @@ for name, data in {
     "no_tokens": snapshot([], [(2, 64, 64, 0, 0), (1, 20, 36, 17, 0)], b"{}"),
     "windows": snapshot([1, 2, 3], [(2, 8, 8, 2, 3)], b"notes"),
     "rows": snapshot([5, 6], [(1, 8, 8, 0, 0)], b"", bytes(2 * (16 + 20))),
+    # As a prefix: a layer without rows, whose window needs none.
+    "prefix": snapshot([5, 6], [(1, 8, 8, 1, 2)], b"{}"),
 }.items():
     with open(f"corpus/snapshot/{name}.kv", "wb") as file:
         file.write(data)

@@ -77,6 +77,29 @@ def test_a_session_rewinds_freezes_saves_and_restores(model, tmp_path):
     assert (shared.logits() == other.logits()).all()
 
 
+def test_caches_stand_on_a_prefix_file(model, tmp_path):
+    session = model.session()
+    session.feed("The capital of France is")
+    session.save_prefix(tmp_path / "a.kvp")
+    prefix = model.prefix(tmp_path / "a.kvp")
+    assert prefix.tokens == session.tokens
+    best = int(session.logits().argmax())
+    session.feed([best])
+    for cache in ("contiguous", "cells", "tree"):
+        on = model.session(prefix, cache=cache)
+        assert on.tokens == prefix.tokens
+        on.feed([best])
+        assert (on.logits() == session.logits()).all()
+    branches = model.branches(cells=512, prefix=prefix)
+    for branch in (branches.new_branch(), branches.new_branch()):
+        assert len(branch) == len(prefix)
+        branch.feed([best])
+        assert (branch.logits() == session.logits()).all()
+    (tmp_path / "b.kvp").write_bytes((tmp_path / "a.kvp").read_bytes()[:-1])
+    with pytest.raises(kvark.SnapshotError, match="b.kvp"):
+        model.prefix(tmp_path / "b.kvp")
+
+
 def session_tokens(model):
     session = model.session()
     session.feed("The capital of France is")

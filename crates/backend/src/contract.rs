@@ -2,12 +2,12 @@
 
 use crate::{
     BackendError, BackendErrorKind, Dispatch, Dispatcher, NodeProfile, RunMode, StepOptions,
-    StepOutputs,
+    StepOutputs, frozen_rows,
 };
-use base::{MemoryBound, named_enum};
+use base::{Bytes, MemoryBound, named_enum};
 use graph::plan::MemoryPlan;
 use graph::{Bindings, Graph, Node, TensorId, Value, ValueRef};
-use kv::{CacheConfig, KvBytes, KvError, KvLayout, KvStorage, Step, StepPlan};
+use kv::{CacheConfig, FrozenKv, KvBytes, KvError, KvLayout, KvStorage, Step, StepPlan};
 use std::any::{Any, type_name};
 use std::fmt;
 use std::path::PathBuf;
@@ -159,6 +159,20 @@ pub trait Backend: Send + Sync {
 
     /// Allocates the storage of a cache with this configuration.
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError>;
+
+    /// Freezes rows that lie in memory or in a mapped file: `cells[i]` rows of every head of layer `i`, keys and values, in
+    /// [`RowLayout`](crate::RowLayout), head after head. Recurrent layers have states instead. A backend that cannot read rows
+    /// where they lie copies them.
+    fn freeze_rows(
+        &self,
+        config: &CacheConfig,
+        cells: &[u32],
+        rows: &[[Bytes; 2]],
+    ) -> Result<Arc<dyn FrozenKv>, KvError> {
+        let mut kv = self.new_kv(&frozen_rows::storage_config(config, cells))?;
+        frozen_rows::write(&mut *kv, cells, rows)?;
+        kv.freeze(cells)
+    }
 
     /// The memory that an executable of `graph` and its cache will need for steps of these sizes. Reads no weights.
     fn footprint(

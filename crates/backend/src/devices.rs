@@ -4,11 +4,11 @@ use crate::{
     Backend, BackendError, CacheStep, CompileOptions, Executable, Footprint, FootprintRequest,
     NodeProfile, TraceCallback,
 };
-use base::MemoryBound;
+use base::{Bytes, MemoryBound};
 use graph::ops::Op;
 use graph::plan::MemoryPlan;
 use graph::{Graph, Node, NodeId, Piece, TensorId, Value, ValueRef};
-use kv::{CacheConfig, KvBytes, KvError, KvStorage};
+use kv::{CacheConfig, FrozenKv, KvBytes, KvError, KvStorage};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -171,6 +171,15 @@ impl Backend for Devices {
 
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         self.devices[0].new_kv(config)
+    }
+
+    fn freeze_rows(
+        &self,
+        config: &CacheConfig,
+        cells: &[u32],
+        rows: &[[Bytes; 2]],
+    ) -> Result<Arc<dyn FrozenKv>, KvError> {
+        self.devices[0].freeze_rows(config, cells, rows)
     }
 
     fn footprint(

@@ -8,6 +8,7 @@ mod contract;
 mod devices;
 pub mod e4m3;
 mod error;
+mod frozen_rows;
 mod hadamard;
 mod key_rotation;
 mod migration;
@@ -15,6 +16,7 @@ mod outputs;
 mod profile;
 pub mod reference;
 pub mod row_codec;
+mod row_layout;
 mod rows;
 pub mod run_mode;
 mod runnable;
@@ -32,6 +34,7 @@ pub use key_rotation::KeyRotations;
 pub use migration::migrate_rows;
 pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, topk};
 pub use profile::{ExpertUse, NodeProfile, NodeProfiles};
+pub use row_layout::{RowLayout, TILE_CELLS};
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,

@@ -288,6 +288,7 @@ impl ReferenceKv {
                 heads: l.kv_heads,
                 dim,
                 storage,
+                frozen: 0,
                 ring: config.growth(l).max_rows_per_sequence as usize,
                 cells: vec![],
             };
@@ -365,9 +366,35 @@ impl KvBytes for ReferenceKv {
         Ok(())
     }
 
-    fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
-        // Rows before a frozen length are never written, so a copy behaves like a shared prefix.
-        Ok(Arc::new(self.clone()))
+    fn freeze(&mut self, cells: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError> {
+        // Frozen rows are never written, so a copy behaves like a shared prefix.
+        for (pools, cells) in self.pools.iter_mut().zip(cells) {
+            for pool in pools {
+                pool.cells.truncate(*cells as usize);
+                pool.frozen = *cells as usize;
+            }
+        }
+        let frozen = Arc::new(self.clone());
+        *self = frozen.opened(&self.config);
+        Ok(frozen)
+    }
+}
+
+impl ReferenceKv {
+    /// A copy of the frozen rows, followed by none of its own.
+    fn opened(&self, config: &CacheConfig) -> ReferenceKv {
+        let mut kv = ReferenceKv::new(config);
+        for (layer, (to, from)) in kv.pools.iter_mut().zip(&self.pools).enumerate() {
+            for (to, from) in to.iter_mut().zip(from) {
+                to.cells.clone_from(&from.cells);
+                // States are copied: they are the cache's own.
+                to.frozen = match config.layers[layer].is_state() {
+                    true => 0,
+                    false => from.frozen,
+                };
+            }
+        }
+        *kv
     }
 }
 
@@ -376,6 +403,8 @@ struct ReferencePool {
     heads: usize,
     dim: usize,
     storage: KvStorage,
+    /// The cells of a shared prefix, which come first.
+    frozen: usize,
     ring: usize,
     cells: Vec<ReferenceCell>,
 }
@@ -433,17 +462,17 @@ impl ReferencePool {
     /// size.
     fn gather_into(&mut self, base: u32, rows: &[u32]) -> Result<(), KvError> {
         for (to, from) in (base as usize..).zip(rows) {
-            self.cells[to % self.ring] = self.cells[*from as usize % self.ring].clone();
+            let from = self.frozen + *from as usize % self.ring;
+            self.cells[self.frozen + to % self.ring] = self.cells[from].clone();
         }
         Ok(())
     }
 
     /// Moves the row of cell `order[i]` to cell `i`.
     fn reorder(&mut self, order: &[u32]) -> Result<(), KvError> {
-        self.cells = order
-            .iter()
-            .map(|old| self.cells[*old as usize].clone())
-            .collect();
+        let own = self.cells.split_off(self.frozen);
+        self.cells
+            .extend(order.iter().map(|old| own[*old as usize].clone()));
         Ok(())
     }
 
@@ -460,8 +489,8 @@ impl ReferencePool {
 }
 
 impl FrozenKv for ReferenceKv {
-    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
-        Ok(Box::new((*self).clone()))
+    fn open(self: Arc<Self>, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(self.opened(config)))
     }
 
     fn resident_bytes(&self) -> usize {

@@ -20,6 +20,7 @@ use crate::args::{EngineArgs, ModelArgs, ShiftArgs};
 use crate::device::DeviceArgs;
 use crate::output::measured;
 use crate::output_format::FormatArgs;
+use crate::prefix::GivenPrefix;
 use crate::prompt::Conversations;
 use crate::prompt::TemplateArgs;
 use crate::sampling::SamplingArgs;
@@ -56,6 +57,10 @@ pub(crate) struct Chat {
     /// refused
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
+    /// Begin with a file of kvark prefix build --chat: its text is the system message, and the processes that use it share its keys
+    /// and values
+    #[arg(long, value_name = "FILE", conflicts_with = "system")]
+    prefix: Option<PathBuf>,
     /// Maximum number of tokens per answer; -1 for no limit but the model's end of turn or a full context
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_hyphen_values = true, value_parser = predict)]
     predict: i64,
@@ -124,18 +129,28 @@ impl Chat {
         self.engine.check_one_mode()?;
         self.spec.check_trace()?;
         self.format.check()?;
+        let prefix = self.prefix.as_deref().map(GivenPrefix::open).transpose()?;
+        if let Some(prefix) = &prefix {
+            prefix.check_conversation(true)?;
+        }
         let draft = self.spec.open_draft(&self.model, &self.engine)?;
         let model = (self.model).open_with_features(&self.engine, draft.feature_layers())?;
         let model = Arc::new(model);
         let kind = CacheKind::Cells { sequences: 1 };
-        let pool = speculation::open_pool(&model, &self.engine, &self.spec, &draft, kind)?;
+        let shared = prefix.as_ref();
+        let pool = speculation::open_pool(&model, &self.engine, &self.spec, &draft, kind, shared)?;
         let speculator = pool.speculator()?;
         let constraints = self.format.constraints(&model)?;
         let conversations = Conversations::new(&model, &self.template)?;
         let system = self
             .system
             .as_ref()
-            .map(|text| Message::new("system", text));
+            .map(|text| Message::new("system", text))
+            .or_else(|| prefix.as_ref()?.system());
+        if let (Some(prefix), Some(system)) = (&prefix, &system) {
+            let next = [system.clone(), Message::new("user", "a")];
+            prefix.check_prompt(&conversations.tokens(&next)?)?;
+        }
         let options = GenerateOptions {
             max_tokens: usize::try_from(self.predict).ok(),
             stop: self.stop.clone(),

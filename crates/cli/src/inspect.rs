@@ -1,6 +1,7 @@
-//! `kvark inspect`: shows the contents of a model file or a snapshot.
+//! `kvark inspect`: shows the contents of a model file, a snapshot or a prefix file.
 
 mod contents;
+mod prefix;
 mod saved;
 
 use crate::args::ModelArgs;
@@ -13,7 +14,7 @@ use kvark::cache::LayerConfig;
 use kvark::graph::Graph;
 use kvark::inference::{TensorDim, TensorInfo};
 use kvark::model::{Artifact, FeatureLayers, ImportErrorKind, OpenOptions, ShapedMethod};
-use kvark::snapshot::Snapshot;
+use kvark::snapshot::{PrefixFile, Snapshot};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -22,7 +23,7 @@ use std::path::Path;
 /// Maximum number of array elements and of string characters shown.
 const SHOWN: (usize, usize) = (6, 60);
 
-/// Show what is in a model file or a snapshot
+/// Show what is in a model file, a snapshot or a prefix file
 #[derive(Args)]
 #[command(
     after_help = "Weights are not read. A file that kvark cannot run is also shown, with the reason.
@@ -35,6 +36,7 @@ Examples:
   kvark inspect genai-folder
   kvark inspect detector.onnx --graph --dim height=640 --dim width=640
   kvark inspect talk.kv
+  kvark inspect doc.kvp
   kvark inspect smollm2 --json"
 )]
 pub(crate) struct Inspect {
@@ -65,6 +67,12 @@ impl Inspect {
                 bail!("there is no graph: {} is a snapshot", path.display());
             }
             return saved::show(&path, self.json);
+        }
+        if path.is_file() && PrefixFile::is_at(&path).unwrap_or(false) {
+            if self.graph {
+                bail!("there is no graph: {} is a prefix", path.display());
+            }
+            return prefix::show(&path, self.json);
         }
         let found = Found::open(&path, self.dims)?;
         let mut out = BufWriter::new(io::stdout().lock());

@@ -25,6 +25,7 @@ mod output;
 mod output_format;
 mod plan;
 mod positional;
+mod prefix;
 mod prompt;
 mod ps;
 mod run;
@@ -80,6 +81,7 @@ enum Command {
     Chat(Box<chat::Chat>),
     Serve(serve::Serve),
     Ps(ps::Ps),
+    Prefix(prefix::Prefix),
     Score(score::Score),
     TuneKv(tune_kv::TuneKv),
     Embed(embed::Embed),
@@ -206,6 +208,7 @@ fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
         Command::Chat(command) => command.execute(),
         Command::Serve(command) => command.execute(),
         Command::Ps(command) => command.execute(),
+        Command::Prefix(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::TuneKv(command) => command.execute(),
         Command::Embed(command) => command.execute(),

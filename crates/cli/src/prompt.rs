@@ -34,6 +34,20 @@ pub(crate) struct TemplateArgs {
     pub(crate) special: bool,
 }
 
+impl TemplateArgs {
+    /// A template, for the beginning of a conversation.
+    pub(crate) fn of(chat_template: Option<String>, special: bool) -> TemplateArgs {
+        TemplateArgs {
+            chat_template,
+            reasoning: "keep".to_owned(),
+            budget: ReasoningBudgetArgs {
+                reasoning_budget: -1,
+            },
+            special,
+        }
+    }
+}
+
 /// The limit on the reasoning of an answer.
 #[derive(Args)]
 pub(crate) struct ReasoningBudgetArgs {
@@ -63,6 +77,16 @@ pub(crate) fn encode(model: &Model, text: &str, special: bool) -> Result<Vec<u32
         ..Default::default()
     };
     Ok(tokenizer.encode(text, options))
+}
+
+/// Tokens of a text that continues others.
+pub(crate) fn continuation(model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
+    let options = EncodeOptions {
+        bos: false,
+        special,
+        ..Default::default()
+    };
+    Ok(model.tokenizer()?.encode(text, options))
 }
 
 /// Formats and tokenizes conversations with a model's chat template.

@@ -6,6 +6,7 @@ mod report;
 use crate::args::{EngineArgs, ShiftArgs, predict, token_ids};
 use crate::catalogue::HubArgs;
 use crate::output_format::{Constraints, FormatArgs};
+use crate::prefix::GivenPrefix;
 use crate::prompt::Conversations;
 use crate::prompt::TemplateArgs;
 use crate::sampling::SamplingArgs;
@@ -45,6 +46,7 @@ Examples:
   kvark run --messages conversation.json
   kvark run --parallel 4 -p \"A name for a cat:\" -n 8 --seed 1
   kvark run -f long.txt --prompt-cache long.kv -n 64
+  kvark run --prefix long.kvp \"In short:\" -n 64
   kvark run --spec-type auto -f article.txt -n 200
   kvark run --chat --json-schema person.json \"Invent a person.\"
   kvark run model.gguf -f prompt.txt --json"
@@ -105,6 +107,10 @@ pub(crate) struct Run {
     /// conversation of kvark chat is refused
     #[arg(long, value_name = "FILE")]
     prompt_cache: Option<PathBuf>,
+    /// Begin with a file of kvark prefix build, whose tokens come before the prompt: the processes that use it share its keys and
+    /// values. With --chat, its text is the system message
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_cache", "system"])]
+    prefix: Option<PathBuf>,
     /// With --json, the log-probability of every token and those of the K most likely ones
     #[arg(long, value_name = "K", requires = "json", value_parser = clap::value_parser!(u32).range(0..=100))]
     logprobs: Option<u32>,
@@ -153,7 +159,11 @@ impl Run {
         if self.template.chat_template.is_some() && !self.is_chat() {
             bail!("--chat-template needs --chat");
         }
-        let messages = self.messages(text.as_deref())?;
+        let prefix = self.prefix.as_deref().map(GivenPrefix::open).transpose()?;
+        if let Some(prefix) = &prefix {
+            prefix.check_conversation(self.is_chat())?;
+        }
+        let messages = self.messages(text.as_deref(), prefix.as_ref())?;
         self.format.check()?;
         let _listening = interrupt::listen();
         let known = match &self.prompt_cache {
@@ -173,10 +183,11 @@ impl Run {
         };
         let count = self.parallel.unwrap_or(1);
         // The runner is created before the prompt is tokenized: a thread builds the tokenizer meanwhile.
-        let mut pool = self.open_pool(&model, &draft, count)?;
+        let mut pool = self.open_pool(&model, &draft, count, prefix.as_ref())?;
         let constraints = self.format.constraints(&model)?;
         let conversations = self.conversations(&model)?;
-        let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages)?;
+        let prompt = self.prompt(&model, conversations.as_ref(), text.as_deref(), &messages);
+        let prompt = after_prefix(prefix.as_ref(), conversations.is_some(), prompt?)?;
         if let Some(conversations) = &conversations {
             options.reasoning = conversations.reasoning_budget(&prompt)?;
         }
@@ -188,7 +199,7 @@ impl Run {
         }
         let reused = match &known {
             Some(snapshot) => pool.runner.resume(&model, 0, snapshot, &prompt)?,
-            None => 0,
+            None => pool.runner.begin_with_prefix(0)?,
         };
         let run = Generation {
             run: &self,
@@ -214,7 +225,13 @@ impl Run {
         finished
     }
 
-    fn open_pool(&self, model: &Model, draft: &OpenDraft, count: u32) -> Result<Pool> {
+    fn open_pool(
+        &self,
+        model: &Model,
+        draft: &OpenDraft,
+        count: u32,
+        prefix: Option<&GivenPrefix>,
+    ) -> Result<Pool> {
         let speculates = self.spec.options(draft)?.is_some();
         let kind = match self.cache.as_deref() {
             Some("contiguous") => CacheKind::Contiguous,
@@ -236,7 +253,7 @@ impl Run {
                 "a contiguous cache holds no candidates: --spec-type needs --cache cells or tree"
             );
         }
-        open_pool(model, &self.engine, &self.spec, draft, kind)
+        open_pool(model, &self.engine, &self.spec, draft, kind, prefix)
     }
 }
 
@@ -307,7 +324,7 @@ impl Generation<'_> {
         if run.json {
             let mut object = report(self.prompt, &generated, pool.runner.memory()?);
             object["seed"] = sampling.seed.into();
-            if run.prompt_cache.is_some() {
+            if run.prompt_cache.is_some() || run.prefix.is_some() {
                 object["reused_tokens"] = self.reused.into();
             }
             writeln!(out, "{object}")?;
@@ -393,7 +410,7 @@ impl Generation<'_> {
             if let Some(stats) = &stats {
                 object["spec"] = server::spec_object(stats);
             }
-            if run.prompt_cache.is_some() {
+            if run.prompt_cache.is_some() || run.prefix.is_some() {
                 object["reused_tokens"] = self.reused.into();
             }
             writeln!(out, "{object}")?;
@@ -444,7 +461,7 @@ impl Run {
     }
 
     /// The conversation: that of `--messages`, with the system message before it and the prompt after it.
-    fn messages(&self, text: Option<&str>) -> Result<Vec<Message>> {
+    fn messages(&self, text: Option<&str>, prefix: Option<&GivenPrefix>) -> Result<Vec<Message>> {
         if !self.is_chat() {
             return Ok(vec![]);
         }
@@ -452,13 +469,16 @@ impl Run {
             Some(file) => messages::read(file)?,
             None => vec![],
         };
-        if let Some(system) = &self.system {
+        let system = self.system.as_ref();
+        let system = system.map(|system| (Message::new("system", system), "--system"));
+        let of_prefix = || Some((prefix?.system()?, "--prefix"));
+        if let Some((system, flag)) = system.or_else(of_prefix) {
             if all.first().is_some_and(|first| first.role == "system") {
                 bail!(
-                    "the conversation of --messages has a system message already; leave --system out"
+                    "the conversation of --messages has a system message already; leave {flag} out"
                 );
             }
-            all.insert(0, Message::new("system", system));
+            all.insert(0, system);
         }
         all.extend(text.map(|text| Message::new("user", text)));
         Ok(all)
@@ -482,7 +502,22 @@ impl Run {
         match (&self.token_ids, conversations) {
             (Some(ids), _) => Ok(ids.clone()),
             (None, Some(conversations)) => conversations.tokens(messages),
+            (None, None) if self.prefix.is_some() => {
+                prompt::continuation(model, text, self.template.special)
+            }
             (None, None) => prompt::encode(model, text, self.template.special),
         }
     }
+}
+
+/// The whole prompt: a plain one comes after the tokens of a prefix, and a conversation begins with them.
+fn after_prefix(prefix: Option<&GivenPrefix>, is_chat: bool, prompt: Vec<u32>) -> Result<Vec<u32>> {
+    let Some(prefix) = prefix else {
+        return Ok(prompt);
+    };
+    if is_chat {
+        prefix.check_prompt(&prompt)?;
+        return Ok(prompt);
+    }
+    Ok([prefix.file.tokens(), &prompt].concat())
 }

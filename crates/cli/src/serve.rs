@@ -6,6 +6,7 @@ use crate::prompt::ReasoningBudgetArgs;
 use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use kvark::snapshot::PrefixFile;
 use server::{ReasoningHistory, Server, ServerOptions};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -27,6 +28,7 @@ Examples:
   kvark serve model.gguf -c 8192 -np 8 --cache-disk 4GiB
   kvark serve -m chat=a.gguf -m coder=b.gguf            several models, loaded on demand
   kvark serve --prefix system.txt                       chats with this system message compute it once
+  kvark serve --prefix system.kvp                       chats with this system message never compute it
   kvark serve --host 0.0.0.0 --api-key-file key.txt     for other machines
 
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'"
@@ -71,7 +73,8 @@ pub(crate) struct Serve {
     /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
-    /// System message, from a file, that is computed when a model is loaded; chats that begin with it share its keys and values
+    /// System message, from a text file, that is computed when a model is loaded, or a file of kvark prefix build, which is mapped.
+    /// Chats and completions that begin with it share its keys and values
     #[arg(long, value_name = "FILE")]
     prefix: Option<PathBuf>,
     #[command(flatten)]
@@ -161,6 +164,11 @@ impl Serve {
                 Some((home.root().join("prefixes"), size))
             }
         };
+        let prefix_file = match &self.prefix {
+            Some(path) if PrefixFile::is_at(path).unwrap_or(false) => Some(PrefixFile::open(path)?),
+            _ => None,
+        };
+        let system = self.prefix.as_deref().filter(|_| prefix_file.is_none());
         Ok(ServerOptions {
             address: self.address()?,
             draft: match self.model_draft.as_deref() {
@@ -177,7 +185,8 @@ impl Serve {
             allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
-            prefix: self.prefix.as_deref().map(system_message).transpose()?,
+            prefix: system.map(system_message).transpose()?,
+            prefix_file,
             context_shift: self.shift.keep(usize::MAX, None)?,
             reasoning: match &*self.reasoning {
                 "drop" => ReasoningHistory::Drop,

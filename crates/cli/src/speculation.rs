@@ -3,6 +3,7 @@
 use crate::args::{self, EngineArgs, ModelArgs};
 use crate::default_head;
 use crate::named_value::NamedValue;
+use crate::prefix::GivenPrefix;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::memory::CacheKind;
@@ -229,9 +230,12 @@ pub(crate) fn open_pool(
     spec: &SpecArgs,
     draft: &OpenDraft,
     kind: CacheKind,
+    prefix: Option<&GivenPrefix>,
 ) -> Result<Pool> {
     let backend = engine.device.backend()?;
-    let runner_options = engine.runner_options()?;
+    let mut runner_options = engine.runner_options()?;
+    let shared = prefix.map(|prefix| prefix.file.shared(model, &*backend, &runner_options));
+    runner_options.prefix = shared.transpose()?;
     let options = spec.options(draft)?;
     let candidates = options.as_ref().map_or(0, |options| options.max_candidates);
     if let Some(options) = &options {

@@ -9,9 +9,9 @@ use graph::ops::UpdateAndAttend;
 use graph::{Graph, GraphBuilder, Value};
 use kv::{
     CacheConfig, CacheManager, CacheOperations, CacheRegistry, CacheSession, Cells, Contiguous,
-    KvBytes, KvError, KvStorage, LayerConfig, Restorable, RingPolicy, RowShift, SeqId,
-    SessionResult, SharedPrefix, Tree, make_decode_session, make_prefixed_session,
-    make_seq_session, make_tree_session,
+    KvBytes, KvError, KvStorage, LayerConfig, MAX_SEQUENCES, Prefixed, Restorable, RingPolicy,
+    RowShift, SeqId, SessionResult, SharedPrefix, Tree, make_decode_session, make_seq_session,
+    make_session_after, make_tree_session,
 };
 use std::fmt::Debug;
 use std::ops::Range;
@@ -119,14 +119,15 @@ impl Subject<'_> {
         })
     }
 
-    /// Sessions that continue two prefixes, one of each backend.
-    fn with_prefix(
+    /// Sessions on two prefixes, one of each backend.
+    fn with_prefix<K: Prefixed>(
         &self,
         [reference, found]: [&SharedPrefix; 2],
-    ) -> Result<Twin<Contiguous>, String> {
+        config: &CacheConfig,
+    ) -> Result<Twin<K>, String> {
         Ok(Twin {
-            reference: self.bind(&Reference::new(), make_prefixed_session(reference))?,
-            found: self.bind(self.backend, make_prefixed_session(found))?,
+            reference: self.bind(&Reference::new(), make_session_after(reference, config))?,
+            found: self.bind(self.backend, make_session_after(found, config))?,
             tolerance: self.tolerance,
         })
     }
@@ -267,13 +268,16 @@ fn one_sequence(noise: &mut TestRng, twin: &mut Twin<Contiguous>) -> Result<(), 
     Ok(())
 }
 
-/// Sessions that share a frozen prefix and continue it with different histories.
+/// Sessions that share a frozen prefix and continue it with different histories: contiguous ones, and a pool and a tree.
 fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring, subject.backend);
     let mut first = subject.twin(&config, make_decode_session)?;
-    let prefix = 1 + below(noise, 5);
-    first.step(noise, &(0..prefix).collect::<Vec<_>>())?;
+    let prefix = 1 + below(noise, 12);
+    let positions: Vec<u32> = (0..prefix).collect();
+    for positions in positions.chunks(5) {
+        first.step(noise, positions)?;
+    }
     let text = |e: KvError| e.to_string();
     let frozen = [
         first.reference.0.freeze().map_err(text)?,
@@ -282,24 +286,35 @@ fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let prefixes = [&frozen[0], &frozen[1]];
     let mut twins = [
         first,
-        subject.with_prefix(prefixes)?,
-        subject.with_prefix(prefixes)?,
+        subject.with_prefix(prefixes, &config)?,
+        subject.with_prefix(prefixes, &config)?,
     ];
     for _ in 0..10 {
         let twin = &mut twins[below(noise, 3) as usize];
         one_sequence(noise, twin)?;
     }
-    Ok(())
+    // The context of a cache on a prefix may be another one.
+    let larger = CacheConfig {
+        capacity: config.capacity + 9,
+        ..config
+    };
+    pool_history(noise, subject.with_prefix(prefixes, &larger)?)?;
+    tree_history(noise, subject.with_prefix(prefixes, &larger)?)
 }
 
 fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring, subject.backend);
-    let mut twin: Twin<Cells> = subject.twin(&config, make_seq_session)?;
+    pool_history(noise, subject.twin(&config, make_seq_session)?)
+}
+
+fn pool_history(noise: &mut TestRng, mut twin: Twin<Cells>) -> Result<(), String> {
     let mut trees: [Vec<Option<u32>>; 4] = Default::default();
     for _ in 0..14 {
         let (a, b, p) = (below(noise, 4), below(noise, 4), below(noise, 9));
-        match below(noise, 14) {
+        match below(noise, 15) {
+            // There is such a sequence if the pool stands on a prefix.
+            14 => drop(twin.operation(|s| s.seq_cp(MAX_SEQUENCES, a, ..))?),
             11..=12 => propose(noise, &mut twin, &mut trees)?,
             13 => accept(noise, &twin, &mut trees[a as usize], a)?,
             10 => twin.shift(a, b, p)?,
@@ -400,7 +415,10 @@ fn accept(
 fn tree(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring, subject.backend);
-    let mut twin: Twin<Tree> = subject.twin(&config, make_tree_session)?;
+    tree_history(noise, subject.twin(&config, make_tree_session)?)
+}
+
+fn tree_history(noise: &mut TestRng, mut twin: Twin<Tree>) -> Result<(), String> {
     for _ in 0..6 {
         let len = twin.len()?;
         let n = 1 + below(noise, 4);

@@ -1,16 +1,15 @@
 //! KV storage on the CPU: one pool per layer and side, rows encoded in their storage type.
 
-pub(crate) mod layout;
 pub(crate) mod pool;
 mod region;
 
 use crate::kernels::{Context, SERIAL_ELEMENTS};
-use base::parallel;
+use backend::RowLayout;
+use base::{Bytes, parallel};
 use kv::{
     CacheConfig, CellRun, Compaction, FrozenKv, GatherPlan, KvBytes, KvError, KvErrorKind,
     KvStorage, LayerPlan, RowBlock, Side,
 };
-use layout::RowLayout;
 use pool::{CpuPool, buffer};
 use region::RegionPart;
 use std::sync::Arc;
@@ -44,24 +43,41 @@ impl CpuKv {
     /// Empty storage. If all cells are wanted at once, the pools are parts of one region in the order of
     /// [`KvLayout`](kv::KvLayout).
     pub(crate) fn new(config: &CacheConfig) -> Result<CpuKv, KvError> {
+        CpuKv::after(config, None)
+    }
+
+    /// Storage without rows of its own, after a prefix if there is one.
+    fn after(config: &CacheConfig, prefix: Option<Arc<FrozenCpuKv>>) -> Result<CpuKv, KvError> {
         let mut kv = CpuKv {
             config: config.clone(),
-            layers: empty_layers(config),
-            prefix: None,
+            layers: empty_layers(config, prefix.as_deref()),
+            prefix,
         };
         if config.initial_cells == CacheConfig::ALL_CELLS {
-            let layout = config.layout(config.capacity, 1);
-            let sides = layout
-                .layers
-                .iter()
-                .flat_map(|layer| [&layer.keys, &layer.values]);
-            let sizes: Vec<usize> = sides.map(kv::SideLayout::bytes).collect();
+            let sizes: Vec<usize> = kv.pools().map(|pool| pool.full_bytes()).collect();
             let parts = RegionPart::divide(&sizes)?;
             kv.pools()
                 .zip(parts)
                 .for_each(|(pool, part)| pool.place(part));
         }
         Ok(kv)
+    }
+
+    /// Copies the states of a prefix to the cache's own first cells.
+    fn copy_states(&mut self, frozen: &FrozenCpuKv) -> Result<(), KvError> {
+        let layers = self.layers.iter_mut().zip(&frozen.layers).enumerate();
+        for (id, (own, from)) in layers.filter(|(id, _)| self.config.layers[*id].is_state()) {
+            let states = frozen.cells[id];
+            own.keys.ensure(states)?;
+            own.values.ensure(states)?;
+            let mut rows = buffer(states as usize * own.values.row_bytes())?;
+            rows.resize(states as usize * own.values.row_bytes(), 0);
+            for head in 0..own.values.heads {
+                from.values.read_rows(head, 0..states, &mut rows);
+                own.values.write_rows(head, 0, &rows);
+            }
+        }
+        Ok(())
     }
 
     /// Grows the pools to the step's cells and writes its keys and values; cell numbers count the prefix.
@@ -72,7 +88,7 @@ impl CpuKv {
         step: &LayerPlan,
         [keys, values]: [StepRows<'_>; 2],
     ) -> Result<(), KvError> {
-        let frozen_cells = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
+        let frozen_cells = frozen_cells(self.prefix.as_deref(), id);
         let layer = &mut self.layers[id];
         layer.keys.ensure(step.cells - frozen_cells)?;
         layer.values.ensure(step.cells - frozen_cells)?;
@@ -108,7 +124,7 @@ impl CpuKv {
         HeadKv {
             keys: side(|layer| &layer.keys),
             values: side(|layer| &layer.values),
-            frozen_cells: prefix.map_or(0, |p| p.cells[id]),
+            frozen_cells: frozen_cells(prefix, id),
         }
     }
 
@@ -119,7 +135,6 @@ impl CpuKv {
 
     /// Grows the pool of a layer's states to the step's cells, and returns the states: `[heads, cells, elements]`.
     pub(crate) fn states(&mut self, id: usize, step: &LayerPlan) -> Result<StatePool, KvError> {
-        assert!(self.prefix.is_none(), "a frozen prefix has no states");
         let pool = &mut self.layers[id].values;
         pool.ensure(step.cells)?;
         Ok(pool.states())
@@ -132,20 +147,27 @@ impl CpuKv {
     }
 }
 
-fn empty_layers(config: &CacheConfig) -> Vec<LayerKv> {
+fn empty_layers(config: &CacheConfig, prefix: Option<&FrozenCpuKv>) -> Vec<LayerKv> {
     let layer = |(id, l): (usize, &kv::LayerConfig)| {
-        let pool =
-            |layout, dim, storage| CpuPool::new(layout, l.kv_heads, dim, storage, config.growth(l));
-        let [keys, values] = [Side::Key, Side::Value].map(|side| config.storage(id, side));
+        let growth = config.growth(l).after_prefix(frozen_cells(prefix, id));
+        let pool = |side, dim| {
+            let layout = RowLayout::of(config, id, side);
+            CpuPool::new(layout, l.kv_heads, dim, config.storage(id, side), growth)
+        };
         LayerKv {
-            keys: match l.is_state() {
-                true => pool(RowLayout::rows(keys, 0), 0, keys),
-                false => pool(RowLayout::keys(keys, l.key_dim), l.key_dim, keys),
-            },
-            values: pool(RowLayout::rows(values, l.value_dim), l.value_dim, values),
+            keys: pool(Side::Key, l.key_dim),
+            values: pool(Side::Value, l.value_dim),
         }
     };
     config.layers.iter().enumerate().map(layer).collect()
+}
+
+/// The number of a layer's cells that a prefix stores. States are copied from it, so that a cache's own states begin at cell 0.
+fn frozen_cells(prefix: Option<&FrozenCpuKv>, id: usize) -> u32 {
+    match prefix {
+        Some(prefix) if !prefix.config.layers[id].is_state() => prefix.cells[id],
+        _ => 0,
+    }
 }
 
 fn layer_bytes(layers: &[LayerKv]) -> usize {
@@ -190,7 +212,7 @@ impl KvBytes for CpuKv {
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let prefix = self.prefix.as_deref();
-        let frozen_cells = prefix.map_or(0, |p| p.cells[layer]);
+        let frozen_cells = frozen_cells(prefix, layer);
         let own = self.layers[layer].side(side);
         let frozen = prefix.map_or(own, |p| p.layers[layer].side(side));
         let mut rest = out;
@@ -215,10 +237,8 @@ impl KvBytes for CpuKv {
     }
 
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
-        assert!(
-            self.prefix.is_none(),
-            "bookkeeping puts nothing back behind a prefix"
-        );
+        let prefix = self.prefix.clone();
+        let frozen = |block: &RowBlock<'_>| frozen_cells(prefix.as_deref(), block.layer);
         let mut by_pool: Vec<Option<&RowBlock<'_>>> = vec![None; 2 * self.layers.len()];
         for block in blocks {
             by_pool[2 * block.layer + block.side as usize] = Some(block);
@@ -229,10 +249,12 @@ impl KvBytes for CpuKv {
             .collect();
         let bytes = blocks.iter().map(|block| block.bytes.len()).sum();
         parallel::for_each(bytes, &mut jobs, |(pool, block, made)| {
-            *made = pool.ensure(block.cells);
+            *made = pool.ensure(block.cells.saturating_sub(frozen(block)));
         });
         jobs.iter().try_for_each(|(_, _, made)| made.clone())?;
-        parallel::for_each(bytes, &mut jobs, |(pool, block, _)| pool.take(block));
+        parallel::for_each(bytes, &mut jobs, |(pool, block, _)| {
+            pool.take(frozen(block), block);
+        });
         Ok(())
     }
 
@@ -241,42 +263,55 @@ impl KvBytes for CpuKv {
         self.layers[layer].values.release();
     }
 
-    fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+    fn freeze(&mut self, cells: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError> {
         if self.prefix.is_some() {
-            return Err(KvErrorKind::Config(
-                "the cache lies behind a shared prefix already".into(),
-            )
-            .into());
+            let reason = "the cache lies behind a shared prefix already".into();
+            return Err(KvErrorKind::Config(reason).into());
         }
-        let layers = std::mem::replace(&mut self.layers, empty_layers(&self.config));
-        let kept = |layer| self.config.growth(layer).max_rows_per_sequence.min(cells);
-        let cells = self.config.layers.iter().map(kept).collect();
-        let frozen = Arc::new(FrozenCpuKv {
+        let mut frozen = FrozenCpuKv {
             config: self.config.clone(),
-            layers,
-            cells,
-        });
+            layers: vec![],
+            cells: cells.to_vec(),
+        };
+        let layers = empty_layers(&self.config, Some(&frozen));
+        frozen.layers = std::mem::replace(&mut self.layers, layers);
+        let frozen = Arc::new(frozen);
         self.prefix = Some(frozen.clone());
         Ok(frozen)
     }
 }
 
 /// Read-only rows of a shared prefix.
-struct FrozenCpuKv {
+pub(crate) struct FrozenCpuKv {
     config: CacheConfig,
     layers: Vec<LayerKv>,
     /// The cells of each layer; a ring layer has fewer.
     cells: Vec<u32>,
 }
 
+impl FrozenCpuKv {
+    /// Rows that are read where they lie: `cells[i]` rows of every head of layer `i`, keys and values, in [`RowLayout`].
+    pub(crate) fn new(config: &CacheConfig, cells: &[u32], rows: &[[Bytes; 2]]) -> FrozenCpuKv {
+        let layers = empty_layers(config, None)
+            .into_iter()
+            .zip(rows.iter().zip(cells));
+        let frozen = |(layer, ([keys, values], cells)): (LayerKv, (&[Bytes; 2], &u32))| LayerKv {
+            keys: layer.keys.frozen(*cells, keys.clone()),
+            values: layer.values.frozen(*cells, values.clone()),
+        };
+        FrozenCpuKv {
+            layers: layers.map(frozen).collect(),
+            config: config.clone(),
+            cells: cells.to_vec(),
+        }
+    }
+}
+
 impl FrozenKv for FrozenCpuKv {
-    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
-        let (config, layers) = (self.config.clone(), empty_layers(&self.config));
-        Ok(Box::new(CpuKv {
-            config,
-            layers,
-            prefix: Some(self),
-        }))
+    fn open(self: Arc<Self>, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        let mut kv = CpuKv::after(config, Some(self.clone()))?;
+        kv.copy_states(&self)?;
+        Ok(Box::new(kv))
     }
 
     fn resident_bytes(&self) -> usize {

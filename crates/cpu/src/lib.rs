@@ -30,10 +30,11 @@ pub use kernels::matmul::quantised::packed_file::remove_stale_packed_files as ti
 pub use kernels::matmul::quantised::portable::{PackedWeightKind, PlainPanel, plain_panels};
 pub use roofline::Probe;
 
-use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError};
+use ::kv::{CacheBuilderRegistry, CacheConfig, FrozenKv, KvBytes, KvError};
 use backend::{
     Backend, BackendError, CompileOptions, Executable, Footprint, FootprintRequest, ReplayWrapper,
 };
+use base::Bytes;
 use exec::{CpuRecorder, ExpertPlan, PlannedStep, WeightLayouts};
 use graph::{Graph, TensorId};
 use std::sync::Arc;
@@ -105,6 +106,15 @@ impl Backend for Cpu {
 
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         Ok(Box::new(kv::CpuKv::new(config)?))
+    }
+
+    fn freeze_rows(
+        &self,
+        config: &CacheConfig,
+        cells: &[u32],
+        rows: &[[Bytes; 2]],
+    ) -> Result<Arc<dyn FrozenKv>, KvError> {
+        Ok(Arc::new(kv::FrozenCpuKv::new(config, cells, rows)))
     }
 
     fn footprint(

@@ -118,17 +118,26 @@ impl Pool {
     }
 }
 
-fn empty_layers(config: &CacheConfig) -> Vec<[Pool; 2]> {
+fn empty_layers(config: &CacheConfig, prefix: Option<&FrozenCudaKv>) -> Vec<[Pool; 2]> {
     let layer = |(id, layer): (usize, &kv::LayerConfig)| {
+        let frozen = frozen_cells(prefix, id);
         [Side::Key, Side::Value].map(|side| Pool {
             heads: layer.kv_heads,
             row_bytes: config.row_bytes(id, side),
             rows: 0,
-            growth: config.growth(layer),
+            growth: config.growth(layer).after_prefix(frozen),
             buffer: None,
         })
     };
     config.layers.iter().enumerate().map(layer).collect()
+}
+
+/// The number of a layer's cells that a prefix stores. States are copied from it, so that a cache's own states begin at cell 0.
+fn frozen_cells(prefix: Option<&FrozenCudaKv>, id: usize) -> u32 {
+    match prefix {
+        Some(prefix) if !prefix.config.layers[id].is_state() => prefix.cells[id],
+        _ => 0,
+    }
 }
 
 fn pool_bytes(layers: &[[Pool; 2]]) -> usize {
@@ -148,7 +157,7 @@ impl CudaKv {
         CudaKv {
             config: config.clone(),
             device: device.clone(),
-            layers: empty_layers(config),
+            layers: empty_layers(config, None),
             prefix: None,
         }
     }
@@ -161,9 +170,7 @@ impl CudaKv {
     /// Grows the pools to the cells of a step.
     pub(crate) fn ensure(&mut self, plan: &StepPlan) -> Result<(), KvError> {
         for (id, pools) in self.layers.iter_mut().enumerate() {
-            let frozen = self.prefix.as_ref().map_or(0, |p| p.cells[id]);
-            let is_state = self.config.layers[id].is_state();
-            assert!(frozen == 0 || !is_state, "a frozen prefix has no states");
+            let frozen = frozen_cells(self.prefix.as_deref(), id);
             for pool in pools {
                 pool.ensure(&self.device, plan.layer(id).cells - frozen)?;
             }
@@ -174,7 +181,8 @@ impl CudaKv {
     /// Where the kernels find a layer, whose class's plan lies at the offset `plan` of the step.
     pub(crate) fn entry(&self, id: usize, plan: u32) -> KvLayer {
         let [keys, values] = &self.layers[id];
-        let frozen = self.prefix.as_ref().map(|p| (&p.layers[id], p.cells[id]));
+        let prefix = self.prefix.as_deref();
+        let frozen = prefix.map(|p| (&p.layers[id], frozen_cells(prefix, id)));
         KvLayer {
             keys: keys.address(),
             values: values.address(),
@@ -248,7 +256,7 @@ impl KvBytes for CudaKv {
         out: &mut [u8],
     ) -> Result<(), KvError> {
         let prefix = self.prefix.as_deref();
-        let frozen_cells = prefix.map_or(0, |p| p.cells[layer]);
+        let frozen_cells = frozen_cells(prefix, layer);
         let own = &self.layers[layer][side as usize];
         let frozen = prefix.map_or(own, |p| &p.layers[layer][side as usize]);
         let mut rest = out;
@@ -274,12 +282,11 @@ impl KvBytes for CudaKv {
     }
 
     fn write_rows(&mut self, blocks: &[RowBlock<'_>]) -> Result<(), KvError> {
-        assert!(
-            self.prefix.is_none(),
-            "bookkeeping puts nothing back behind a prefix"
-        );
+        let prefix = self.prefix.clone();
+        let frozen = |block: &RowBlock<'_>| frozen_cells(prefix.as_deref(), block.layer);
         for block in blocks {
-            self.layers[block.layer][block.side as usize].ensure(&self.device, block.cells)?;
+            let cells = block.cells.saturating_sub(frozen(block));
+            self.layers[block.layer][block.side as usize].ensure(&self.device, cells)?;
         }
         for block in blocks {
             let pool = &self.layers[block.layer][block.side as usize];
@@ -292,8 +299,8 @@ impl KvBytes for CudaKv {
                     let len = run.len as usize * pool.row_bytes;
                     // SAFETY: the pool has the cells of the runs.
                     unsafe {
-                        self.device
-                            .upload(pool.row(head, run.cell), &block.bytes[from..from + len])?
+                        let row = pool.row(head, run.cell - frozen(block));
+                        self.device.upload(row, &block.bytes[from..from + len])?
                     };
                     from += len;
                 }
@@ -302,19 +309,20 @@ impl KvBytes for CudaKv {
         Ok(())
     }
 
-    fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+    fn freeze(&mut self, cells: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError> {
         if self.prefix.is_some() {
             let reason = "the cache lies behind a shared prefix already".into();
             return Err(KvErrorKind::Config(reason).into());
         }
-        let layers = std::mem::replace(&mut self.layers, empty_layers(&self.config));
-        let kept = |layer| self.config.growth(layer).max_rows_per_sequence.min(cells);
-        let frozen = Arc::new(FrozenCudaKv {
-            cells: self.config.layers.iter().map(kept).collect(),
+        let mut frozen = FrozenCudaKv {
+            cells: cells.to_vec(),
             config: self.config.clone(),
             device: self.device.clone(),
-            layers,
-        });
+            layers: vec![],
+        };
+        let layers = empty_layers(&self.config, Some(&frozen));
+        frozen.layers = std::mem::replace(&mut self.layers, layers);
+        let frozen = Arc::new(frozen);
         self.prefix = Some(frozen.clone());
         Ok(frozen)
     }
@@ -330,11 +338,27 @@ struct FrozenCudaKv {
 }
 
 impl FrozenKv for FrozenCudaKv {
-    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
+    fn open(self: Arc<Self>, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        let mut layers = empty_layers(config, Some(&self));
+        let pools = layers.iter_mut().zip(&self.layers).enumerate();
+        for (id, (own, from)) in pools.filter(|(id, _)| config.layers[*id].is_state()) {
+            let (states, [_, from]) = (self.cells[id], from);
+            for pool in &mut *own {
+                pool.ensure(&self.device, states)?;
+            }
+            let len = states as usize * from.row_bytes;
+            for head in 0..from.heads {
+                // SAFETY: both pools have the states of every head.
+                unsafe {
+                    let to = own[1].row(head, 0);
+                    self.device.copy(to, from.row(head, 0), len)?
+                };
+            }
+        }
         Ok(Box::new(CudaKv {
-            config: self.config.clone(),
+            config: config.clone(),
             device: self.device.clone(),
-            layers: empty_layers(&self.config),
+            layers,
             prefix: Some(self),
         }))
     }

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod candidates;
+mod prefix;
 mod restore;
 mod space;
 mod states;
@@ -10,7 +11,9 @@ mod step;
 use crate::candidate_tree::CandidateTree;
 use crate::plan::LayerClasses;
 use crate::step::Role;
-use crate::{Cache, CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SeqCache, SeqId};
+use crate::{
+    Cache, CacheConfig, CellRun, KvError, KvErrorKind, PrefixCells, RingPolicy, SeqCache, SeqId,
+};
 use space::{CellSpace, Retention, RingSize};
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -48,9 +51,11 @@ pub struct Cells {
     trees: Vec<CandidateTree>,
     /// Whether retained prefix `MAX_SEQUENCES + i` exists.
     retained: Vec<bool>,
+    /// The frozen prefix that the pool stands on; empty if there is none. Its sequence is the first retained one.
+    prefix: PrefixCells,
 }
 
-/// The row moves of a compaction: for each layer, the old cell that is copied to each new cell.
+/// The row moves of a compaction: for each layer, the old cell that is copied to each new cell. Cells of a shared prefix are not counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
     /// One list per cell space; `None` where no cell moves.
@@ -103,6 +108,7 @@ impl Cells {
             declared: Vec::new(),
             trees: vec![CandidateTree::default(); MAX_SEQUENCES as usize],
             retained: Vec::new(),
+            prefix: PrefixCells::default(),
         }
     }
 
@@ -166,7 +172,11 @@ impl Cells {
     }
 
     /// Removes a retained prefix.
+    ///
+    /// # Errors
+    /// `PrefixReadOnly` for the prefix that the pool stands on.
     pub fn release(&mut self, id: SeqId) -> Result<(), KvError> {
+        self.check_not_prefix(id)?;
         let index = id.checked_sub(MAX_SEQUENCES).map(|index| index as usize);
         let exists = index.and_then(|index| self.retained.get_mut(index));
         let exists = exists.filter(|exists| **exists);
@@ -187,7 +197,11 @@ impl Cells {
     /// Renumbers the cells without holes, so that every sequence has runs as long as possible. Returns the rows to
     /// move, or `None` if the numbering does not change.
     pub fn compact(&mut self) -> Option<Compaction> {
-        let orders: Vec<_> = self.spaces.iter_mut().map(CellSpace::compact).collect();
+        let fixed: Vec<u32> = (0..self.spaces.len())
+            .map(|space| self.fixed_cells(space))
+            .collect();
+        let spaces = self.spaces.iter_mut().zip(fixed);
+        let orders: Vec<_> = spaces.map(|(space, fixed)| space.compact(fixed)).collect();
         let layers = 0..self.classes.class_of.len();
         let order_of = layers.map(|layer| self.space_of(layer)).collect();
         let any = orders.iter().any(Option::is_some);
@@ -405,11 +419,18 @@ impl Cache for Cells {
         self.declared.clear();
         self.trees.fill(CandidateTree::default());
         self.retained.clear();
+        self.place_prefix();
     }
 
     /// Removes all positions from `len` on from every sequence and retained prefix.
+    ///
+    /// # Errors
+    /// `PrefixReadOnly` for a length inside the prefix that the pool stands on.
     fn rewind(&mut self, len: u32) -> Result<(), KvError> {
         let behind = len..u32::MAX;
+        if len < self.prefix.len() {
+            self.check_not_prefix(MAX_SEQUENCES)?;
+        }
         self.trees.iter().try_for_each(CandidateTree::check_empty)?;
         for seq in self.owners() {
             self.check_removal(seq, &behind)?;

@@ -4,8 +4,8 @@ use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{StepToken, no_candidates};
 use crate::{
-    Cache, CacheConfig, CacheManager, KvError, KvErrorKind, Restorable, SavedPositions, SeqId,
-    SequenceRows, Step, StepPlan,
+    Cache, CacheConfig, CacheManager, KvError, KvErrorKind, PrefixCells, Prefixed, Restorable,
+    SavedPositions, SeqId, SequenceRows, Step, StepPlan,
 };
 
 /// A cache of one sequence.
@@ -18,8 +18,6 @@ use crate::{
 pub struct Contiguous {
     capacity: u32,
     len: u32,
-    /// Length of the shared prefix, which is read-only.
-    base: u32,
     rings: RingState,
     classes: LayerClasses,
 }
@@ -27,17 +25,16 @@ pub struct Contiguous {
 impl Contiguous {
     /// An empty cache for these layers.
     pub fn new(config: &CacheConfig) -> Contiguous {
-        Contiguous::with_prefix(0, config)
+        Contiguous::on(config, &PrefixCells::default())
     }
 
-    /// A cache whose first `base` tokens are a shared, read-only prefix.
-    pub(crate) fn with_prefix(base: u32, config: &CacheConfig) -> Contiguous {
+    /// A cache whose first tokens are a shared, read-only prefix, which may be empty.
+    pub(crate) fn on(config: &CacheConfig, prefix: &PrefixCells) -> Contiguous {
         let classes = LayerClasses::new(&config.layers);
         Contiguous {
             capacity: config.capacity,
-            len: base,
-            base,
-            rings: RingState::new(base, config, &classes),
+            len: prefix.len(),
+            rings: RingState::new(prefix, config, &classes),
             classes,
         }
     }
@@ -88,6 +85,16 @@ impl Contiguous {
     }
 }
 
+impl Prefixed for Contiguous {
+    const KIND: &'static str = "contiguous";
+
+    fn after_prefix(config: &CacheConfig, prefix: &PrefixCells) -> Result<Contiguous, KvError> {
+        let cache = Contiguous::on(config, prefix);
+        cache.classes.check_no_states(Self::KIND)?;
+        Ok(cache)
+    }
+}
+
 impl Cache for Contiguous {
     fn can_extend(&self, n: u32) -> bool {
         n <= self.capacity - self.len
@@ -102,7 +109,7 @@ impl Cache for Contiguous {
     }
 
     fn clear(&mut self) {
-        self.len = self.base;
+        self.len = self.rings.base();
         self.rings.clear();
     }
 
@@ -136,8 +143,9 @@ impl Restorable for Contiguous {
         saved: SavedPositions<'_>,
     ) -> Result<(Contiguous, SequenceRows), KvError> {
         check_only_sequence(seq)?;
-        if self.base > 0 {
-            return Err(KvErrorKind::PrefixReadOnly { tokens: self.base }.into());
+        if self.rings.base() > 0 {
+            let tokens = self.rings.base();
+            return Err(KvErrorKind::PrefixReadOnly { tokens }.into());
         }
         check_capacity(len, self.capacity)?;
         let mut after = self.clone();

@@ -17,10 +17,12 @@ pub trait KvBytes: Any + Send {
     /// Bytes allocated now, not counting a shared prefix.
     fn resident_bytes(&self) -> usize;
 
-    /// Makes the row copies of `gather` in every layer. After an error, rows from `gather.base` on are undefined.
+    /// Makes the row copies of `gather` in every layer. Rows of a shared prefix are not counted. After an error, rows from
+    /// `gather.base` on are undefined.
     fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError>;
 
-    /// Moves the rows of every layer to their new cells. After an error, no row has moved.
+    /// Moves the rows of every layer to their new cells. Cells of a shared prefix are not counted. After an error, no row has
+    /// moved.
     fn reorder(&mut self, order: &Compaction) -> Result<(), KvError>;
 
     /// Copies the encoded rows of these runs to `out`: `[heads, rows, row]`, rows in the order of the runs. The caller
@@ -42,9 +44,9 @@ pub trait KvBytes: Any + Send {
         let _ = layer;
     }
 
-    /// Freezes the first `cells` cells: they become read-only and shareable. This storage continues after them with an
-    /// empty private tail.
-    fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError>;
+    /// Freezes the first `cells[i]` cells of every layer `i`: they become read-only and shareable. This storage continues after them
+    /// with an empty private tail; it is not continued if layers have states. After an error, nothing has changed.
+    fn freeze(&mut self, cells: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError>;
 }
 
 /// The locked state of a cache, which a forward or a cache operation works on.

@@ -151,6 +151,16 @@ impl PoolGrowth {
         };
         rows.min(self.capacity.into()) as u32
     }
+
+    /// The growth of a pool whose first rows are the `cells` cells of a shared prefix, stored elsewhere.
+    pub fn after_prefix(self, cells: u32) -> PoolGrowth {
+        let capacity = self.capacity.saturating_sub(cells);
+        PoolGrowth {
+            max_rows_per_sequence: self.max_rows_per_sequence.min(capacity),
+            capacity,
+            ..self
+        }
+    }
 }
 
 /// States of the first allocation of a pool, unless all are allocated at once.

@@ -54,13 +54,13 @@ pub use migration::{MigratedRows, Migration};
 pub use operations::{CacheOperations, MoveRows, OneSequence, ReadRows, WriteRows};
 pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StateSource, StepPlan};
 pub use policy::{InvalidPolicy, KvPolicy, KvRule, LayerSelection};
-pub use prefix::{FrozenKv, SharedPrefix};
+pub use prefix::{FrozenKv, PrefixCells, Prefixed, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
 pub use sequence_rows::{MovedRows, Restorable, RowBlock, RowShift, SavedPositions, SequenceRows};
 pub use session::{
     BackendOptions, CacheSession, SessionResult, make_decode_session, make_prefixed_session,
-    make_scatter_session, make_seq_session, make_tree_session,
+    make_scatter_session, make_seq_session, make_session_after, make_tree_session,
 };
 pub use step::{Role, Step, StepToken};
 pub use traits::{Cache, CacheManager, GatherPlan, SeqCache, SeqId, TreeCache};

@@ -92,7 +92,8 @@ impl Migration<Cells> {
             }
         };
         Ok(Migration {
-            bookkeeping: from.clone(),
+            // The rows of a frozen prefix become those of the new pool.
+            bookkeeping: from.without_prefix(),
             layers: (0..before.layers.len()).map(rows).collect(),
         })
     }
@@ -117,7 +118,8 @@ fn only_sequence(cache: &dyn CacheManager) -> Result<SequenceRows, KvError> {
     }
     if let Some(cache) = any.downcast_ref::<Cells>() {
         let others = cache.live().filter(|seq| *seq > 0);
-        check_alone(others.chain(cache.retained()))?;
+        let retained = cache.retained().filter(|id| Some(*id) != cache.prefix());
+        check_alone(others.chain(retained))?;
         return cache.sequence_rows(0);
     }
     let reason = "the cache is of a kind whose rows cannot be located".to_owned();

@@ -66,6 +66,10 @@ pub trait CacheOperations: Send {
         let _ = id;
         self.unsupported("retain a prefix")
     }
+    /// The sequence of a frozen prefix that this pool stands on, to fork from. A cache of one sequence has the prefix already.
+    fn prefix(&self) -> Result<Option<SeqId>, KvError> {
+        Ok(None)
+    }
     /// Whether steps of this cache can have candidates.
     fn holds_candidates(&self) -> bool {
         false
@@ -300,6 +304,10 @@ impl CacheOperations for CacheSession<Cells> {
 
     fn release(&self, id: SeqId) -> Result<(), KvError> {
         CacheSession::<Cells>::release(self, id)
+    }
+
+    fn prefix(&self) -> Result<Option<SeqId>, KvError> {
+        self.with(Cells::prefix)
     }
 
     fn holds_candidates(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::plan::LayerClasses;
 use crate::sequence_rows::first_restorable_position;
-use crate::{CacheConfig, CellRun, KvError, KvErrorKind, RingPolicy, SequenceRows};
+use crate::{CacheConfig, CellRun, KvError, KvErrorKind, PrefixCells, RingPolicy, SequenceRows};
 use std::ops::Range;
 
 /// The state of the rings of one sequence. A ring of `slots` rows stores position `p` in row `p mod slots`; positions
@@ -13,20 +13,50 @@ pub(crate) struct RingState {
     policy: Option<RingPolicy>,
     /// Length of the shared prefix.
     base: u32,
+    /// The cells of the shared prefix in the layers with each window.
+    shared: Vec<SharedCells>,
     /// One past the highest position written since the last clear. Rings may have overwritten the rows that are `slots`
     /// or more positions before it.
     high_water: u32,
 }
 
+/// The cells of a shared prefix in the layers with one window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SharedCells {
+    window: Option<u32>,
+    runs: Vec<CellRun>,
+    cells: u32,
+}
+
 impl RingState {
-    /// Empty rings after a shared prefix of `base` tokens.
-    pub(crate) fn new(base: u32, config: &CacheConfig, classes: &LayerClasses) -> RingState {
+    /// Empty rings after a shared prefix, which may be empty.
+    pub(crate) fn new(
+        prefix: &PrefixCells,
+        config: &CacheConfig,
+        classes: &LayerClasses,
+    ) -> RingState {
         let any = classes.windows.iter().any(Option::is_some);
+        let shared = |(class, window): (usize, &Option<u32>)| {
+            let (runs, cells) = prefix.of_class(classes, class);
+            SharedCells {
+                window: *window,
+                runs: runs.to_vec(),
+                cells,
+            }
+        };
+        let classes = classes.windows.iter().enumerate();
+        let shared = classes.filter(|_| !prefix.is_empty()).map(shared);
         RingState {
             policy: config.ring.filter(|_| any),
-            base,
-            high_water: base,
+            base: prefix.len(),
+            shared: shared.collect(),
+            high_water: prefix.len(),
         }
+    }
+
+    /// Length of the shared prefix.
+    pub(crate) fn base(&self) -> u32 {
+        self.base
     }
 
     /// The maximum number of tokens that may be written past the end of the sequence before a commit: the slack of the
@@ -69,10 +99,10 @@ impl RingState {
 
     /// The first position that a layer with this window holds.
     pub(crate) fn first(&self, window: Option<u32>) -> u32 {
-        let slots = self.layer_map(window).slots;
-        match self.high_water - self.base <= slots {
-            true => self.base.saturating_sub(slots),
-            false => self.high_water - slots,
+        let map = self.layer_map(window);
+        match self.high_water - self.base <= map.slots {
+            true => map.shared.first().map_or(self.base, |run| run.position),
+            false => self.high_water - map.slots,
         }
     }
 
@@ -118,50 +148,45 @@ impl RingState {
     }
 
     /// The map from positions to cells of a layer with this window.
-    pub(crate) fn layer_map(&self, window: Option<u32>) -> RingMap {
+    pub(crate) fn layer_map(&self, window: Option<u32>) -> RingMap<'_> {
         let slots = window.zip(self.policy).map(|(w, ring)| ring.slots(w));
+        let shared = self.shared.iter().find(|shared| shared.window == window);
         RingMap {
             slots: slots.unwrap_or(u32::MAX),
             base: self.base,
+            shared: shared.map_or(&[], |shared| &shared.runs),
+            shared_cells: shared.map_or(0, |shared| shared.cells),
         }
     }
 }
 
-/// Maps the positions of one layer to cells: modulo `slots` in a ring, unchanged in a flat layer.
+/// Maps the positions of one layer to cells: modulo `slots` in a ring, unchanged in a flat layer. Positions of the shared prefix are in
+/// its cells, which come before the others.
 #[derive(Clone, Copy)]
-pub(crate) struct RingMap {
+pub(crate) struct RingMap<'a> {
     slots: u32,
     base: u32,
+    shared: &'a [CellRun],
+    shared_cells: u32,
 }
 
-impl RingMap {
-    /// Rows of the shared prefix; they are stored before the private rows.
-    fn shared(&self) -> u32 {
-        self.base.min(self.slots)
-    }
-
-    /// The cell of a position.
+impl<'a> RingMap<'a> {
+    /// The cell of a position after the shared prefix.
     pub(crate) fn cell(&self, position: u32) -> u32 {
-        match position.checked_sub(self.base) {
-            Some(own) => self.shared() + own % self.slots,
-            None => position % self.slots,
-        }
+        self.shared_cells + (position - self.base) % self.slots
     }
 
     /// Cells that must exist to store the positions before `end`.
     pub(crate) fn cells(&self, end: u32) -> u32 {
-        self.shared() + (end - self.base).min(self.slots)
+        self.shared_cells + (end - self.base).min(self.slots)
     }
 
     /// The runs of these positions.
-    pub(crate) fn runs(self, positions: Range<u32>) -> impl Iterator<Item = CellRun> {
-        let mut position = positions.start;
-        std::iter::from_fn(move || {
-            let (from, end) = match position < self.base {
-                true => (0, positions.end.min(self.base)),
-                false => (self.base, positions.end),
-            };
-            let left = self.slots - (position - from) % self.slots;
+    pub(crate) fn runs(self, positions: Range<u32>) -> impl Iterator<Item = CellRun> + 'a {
+        let mut position = positions.start.max(self.base);
+        let (end, seen) = (positions.end, positions.clone());
+        let own = std::iter::from_fn(move || {
+            let left = self.slots - (position - self.base) % self.slots;
             let run = CellRun {
                 position,
                 cell: self.cell(position),
@@ -169,6 +194,8 @@ impl RingMap {
             };
             position += run.len;
             (run.len > 0).then_some(run)
-        })
+        });
+        let shared = self.shared.iter();
+        shared.filter_map(move |run| run.clip(&seen)).chain(own)
     }
 }

@@ -3,8 +3,9 @@
 use crate::sync::Arc;
 use crate::{
     Cache, CacheBuilderRegistry, CacheConfig, CacheEntry, CacheKey, CacheManager, CacheRegistry,
-    CacheState, Cells, Contiguous, KvBytes, KvError, KvErrorKind, Restorable, RowShift,
-    SavedPositions, ScatterIndex, SeqCache, SeqId, SequenceRows, SharedPrefix, Tree, TreeCache,
+    CacheState, Cells, Contiguous, KvBytes, KvError, KvErrorKind, PrefixCells, Prefixed,
+    Restorable, RowShift, SavedPositions, ScatterIndex, SeqCache, SeqId, SequenceRows,
+    SharedPrefix, Tree, TreeCache,
 };
 use std::any::Any;
 use std::marker::PhantomData;
@@ -67,9 +68,18 @@ pub fn make_scatter_session(
     make_session(backend, "scatter", &all, bookkeeping)
 }
 
-/// A session that continues a frozen prefix with a private tail.
+/// A session with one contiguous sequence that continues a frozen prefix with a private tail.
 pub fn make_prefixed_session(prefix: &SharedPrefix) -> SessionResult<Contiguous> {
-    CacheSession::install(CacheRegistry::global(), prefix.entry()?, "contiguous")
+    make_session_after(prefix, prefix.config())
+}
+
+/// A session of any kind, with this configuration, on a frozen prefix.
+pub fn make_session_after<K: Prefixed>(
+    prefix: &SharedPrefix,
+    config: &CacheConfig,
+) -> SessionResult<K> {
+    let entry = prefix.entry::<K>(config)?;
+    CacheSession::install(CacheRegistry::global(), entry, K::KIND)
 }
 
 /// Builds the backend's storage and registers the cache.
@@ -210,20 +220,26 @@ impl<K: CacheManager> CacheSession<K> {
     }
 }
 
-impl CacheSession<Contiguous> {
-    /// A session that continues a frozen prefix with a private tail, on a cache that no registry knows.
-    pub fn after_prefix(prefix: &SharedPrefix) -> Result<CacheSession<Contiguous>, KvError> {
-        Ok(CacheSession::unregistered(prefix.entry()?))
+impl<K: Prefixed> CacheSession<K> {
+    /// A session on a frozen prefix, on a cache that no registry knows.
+    pub fn after_prefix(
+        prefix: &SharedPrefix,
+        config: &CacheConfig,
+    ) -> Result<CacheSession<K>, KvError> {
+        Ok(CacheSession::unregistered(prefix.entry::<K>(config)?))
     }
+}
 
+impl CacheSession<Contiguous> {
     /// Freezes the tokens of the session into a prefix that other sessions can share. This session continues after it.
     pub fn freeze(&self) -> Result<SharedPrefix, KvError> {
         let mut state = self.entry.try_lock()?;
-        let len = state.bookkeeping.len();
         let config = state.bytes.config().clone();
-        let frozen = state.bytes.freeze(len)?;
-        state.bookkeeping = Box::new(Contiguous::with_prefix(len, &config));
-        Ok(SharedPrefix::new(frozen, len, config))
+        let (contiguous, bytes) = parts::<Contiguous>(&mut state);
+        let cells = PrefixCells::frozen(&contiguous.sequence_rows(0)?, &config);
+        let frozen = bytes.freeze(&cells.counts())?;
+        *contiguous = Contiguous::on(&config, &cells);
+        Ok(SharedPrefix::new(frozen, cells, config))
     }
 }
 
@@ -384,10 +400,11 @@ impl CacheSession<Tree> {
     pub fn accept(&self, path: &[u32]) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (tree, bytes) = parts::<Tree>(&mut state);
+        let before = tree.len();
         let gather = tree.commit_path(path)?;
         let gathered = bytes.gather(&gather);
         if gathered.is_err() {
-            tree.rewind(gather.base)?;
+            tree.rewind(before)?;
         }
         gathered
     }

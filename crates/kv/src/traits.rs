@@ -53,8 +53,8 @@ pub trait SeqCache: Cache {
 
 /// The row copies that compact an accepted path: row `base + i` becomes a copy of row `rows[i]`.
 ///
-/// `rows` is ascending and `rows[i] >= base + i`, so copying in order needs no second buffer. In a ring, the row of
-/// cell `c` is `c mod slots`.
+/// `rows` is ascending and `rows[i] >= base + i`, so copying in order needs no second buffer. Rows are counted from the end of a shared
+/// prefix, which is never moved. In a ring, row `r` is at `r mod slots`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatherPlan {
     /// First target row.

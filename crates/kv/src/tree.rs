@@ -6,8 +6,8 @@ use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
 use crate::{
-    Cache, CacheConfig, CacheManager, CellRun, GatherPlan, KvError, KvErrorKind, Restorable,
-    SavedPositions, SeqId, SequenceRows, Step, StepPlan, TreeCache,
+    Cache, CacheConfig, CacheManager, CellRun, GatherPlan, KvError, KvErrorKind, PrefixCells,
+    Prefixed, Restorable, SavedPositions, SeqId, SequenceRows, Step, StepPlan, TreeCache,
 };
 
 /// A cache of one sequence whose continuations are evaluated as a tree of candidates.
@@ -30,12 +30,17 @@ pub struct Tree {
 impl Tree {
     /// An empty cache.
     pub fn new(config: &CacheConfig) -> Tree {
+        Tree::on(config, &PrefixCells::default())
+    }
+
+    /// A cache whose first tokens are a shared, read-only prefix, which may be empty.
+    fn on(config: &CacheConfig, prefix: &PrefixCells) -> Tree {
         let classes = LayerClasses::new(&config.layers);
         Tree {
-            rings: RingState::new(0, config, &classes),
+            rings: RingState::new(prefix, config, &classes),
             classes,
             capacity: config.capacity,
-            len: 0,
+            len: prefix.len(),
             nodes: vec![],
             computed: 0,
         }
@@ -167,6 +172,16 @@ impl Tree {
     }
 }
 
+impl Prefixed for Tree {
+    const KIND: &'static str = "tree";
+
+    fn after_prefix(config: &CacheConfig, prefix: &PrefixCells) -> Result<Tree, KvError> {
+        let cache = Tree::on(config, prefix);
+        cache.classes.check_no_states(Self::KIND)?;
+        Ok(cache)
+    }
+}
+
 impl Cache for Tree {
     fn can_extend(&self, n: u32) -> bool {
         n <= self.capacity - self.len - self.candidates()
@@ -181,7 +196,7 @@ impl Cache for Tree {
     }
 
     fn clear(&mut self) {
-        (self.len, self.computed) = (0, 0);
+        (self.len, self.computed) = (self.rings.base(), 0);
         self.nodes.clear();
         self.rings.clear();
     }
@@ -220,6 +235,10 @@ impl Restorable for Tree {
     ) -> Result<(Tree, SequenceRows), KvError> {
         check_only_sequence(seq)?;
         self.check_no_candidates()?;
+        if self.rings.base() > 0 {
+            let tokens = self.rings.base();
+            return Err(KvErrorKind::PrefixReadOnly { tokens }.into());
+        }
         check_capacity(len, self.capacity)?;
         let mut after = self.clone();
         after.clear();
@@ -283,9 +302,10 @@ impl TreeCache for Tree {
             }
             parent = Some(node);
         }
+        let first = self.len - self.rings.base();
         let gather = GatherPlan {
-            base: self.len,
-            rows: accepted.iter().map(|node| self.len + node).collect(),
+            base: first,
+            rows: accepted.iter().map(|node| first + node).collect(),
         };
         if self.computed > 0 {
             self.len += accepted.len() as u32;

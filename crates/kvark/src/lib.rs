@@ -124,11 +124,11 @@ pub mod cache {
         AttentionSpans, BackendOptions, Cache, CacheConfig, CacheEntry, CacheKey, CacheManager,
         CacheOperations, CacheRegistry, CacheSession, CacheState, CellRun, Cells, Compaction,
         Contiguous, GatherPlan, KvError, KvErrorKind, KvLayout, KvStorage, LayerConfig,
-        LayerLayout, LayerPlan, MAX_SEQUENCES, NO_CELL, OneSequence, QuantGroup, QueryView,
-        Restorable, RingPolicy, Role, ScatterIndex, ScatterStep, SeqCache, SeqId, SequenceRows,
-        SessionResult, SharedPrefix, Side, SideLayout, Step, StepPlan, StepToken, Tree, TreeCache,
-        make_decode_session, make_prefixed_session, make_scatter_session, make_seq_session,
-        make_tree_session,
+        LayerLayout, LayerPlan, MAX_SEQUENCES, NO_CELL, OneSequence, PrefixCells, Prefixed,
+        QuantGroup, QueryView, Restorable, RingPolicy, Role, ScatterIndex, ScatterStep, SeqCache,
+        SeqId, SequenceRows, SessionResult, SharedPrefix, Side, SideLayout, Step, StepPlan,
+        StepToken, Tree, TreeCache, make_decode_session, make_prefixed_session,
+        make_scatter_session, make_seq_session, make_session_after, make_tree_session,
     };
     pub use ::kv::{InvalidPolicy, KvPolicy, KvRule, LayerSelection};
     pub use ::runtime::{
@@ -155,9 +155,11 @@ pub mod emit {
     };
 }
 
-/// Snapshots: files with the tokens of a sequence and their keys and values.
+/// Snapshots and prefix files: files with the tokens of a sequence and their keys and values.
 pub mod snapshot {
-    pub use ::runtime::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};
+    pub use ::runtime::{
+        PrefixFile, RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind,
+    };
 }
 
 /// The CPU and CUDA backends, and the interface of a backend of one's own: its executables, its KV bytes, their registration, and

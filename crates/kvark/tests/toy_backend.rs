@@ -20,6 +20,8 @@ type Place = (usize, bool, usize);
 #[derive(Clone)]
 struct ToyKv {
     config: CacheConfig,
+    /// The cells of a shared prefix in each layer, which come first.
+    frozen: Vec<u32>,
     rows: HashMap<(Place, u32), Vec<u8>>,
 }
 
@@ -69,14 +71,15 @@ impl KvBytes for ToyKv {
 
     fn gather(&mut self, gather: &GatherPlan) -> Result<(), KvError> {
         for place in self.places() {
-            // A ring has the row of cell `c` at `c mod slots`.
+            // A ring has row `r` at `r mod slots`, after the frozen cells.
+            let frozen = self.frozen[place.0];
             let ring = self
                 .config
                 .growth(&self.config.layers[place.0])
                 .max_rows_per_sequence;
             for (to, from) in (gather.base..).zip(&gather.rows) {
-                let row = self.rows[&(place, from % ring)].clone();
-                self.rows.insert((place, to % ring), row);
+                let row = self.rows[&(place, frozen + from % ring)].clone();
+                self.rows.insert((place, frozen + to % ring), row);
             }
         }
         Ok(())
@@ -87,10 +90,12 @@ impl KvBytes for ToyKv {
             let Some(order) = order.layer(place.0) else {
                 continue;
             };
-            let row = |cell: &u32| self.rows.get(&(place, *cell)).cloned();
+            let frozen = self.frozen[place.0];
+            let row = |cell: &u32| self.rows.get(&(place, frozen + *cell)).cloned();
             let moved: Vec<Option<Vec<u8>>> = order.iter().map(row).collect();
-            self.rows.retain(|(known, _), _| *known != place);
-            for (cell, row) in (0..).zip(moved) {
+            self.rows
+                .retain(|(known, cell), _| *known != place || *cell < frozen);
+            for (cell, row) in (frozen..).zip(moved) {
                 self.rows.extend(row.map(|row| ((place, cell), row)));
             }
         }
@@ -131,7 +136,8 @@ impl KvBytes for ToyKv {
         Ok(())
     }
 
-    fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+    fn freeze(&mut self, cells: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError> {
+        self.frozen = cells.to_vec();
         Ok(Arc::new(FrozenToy(self.clone())))
     }
 }
@@ -140,8 +146,11 @@ impl KvBytes for ToyKv {
 struct FrozenToy(ToyKv);
 
 impl FrozenKv for FrozenToy {
-    fn open(self: Arc<Self>) -> Result<Box<dyn KvBytes>, KvError> {
-        Ok(Box::new(self.0.clone()))
+    fn open(self: Arc<Self>, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        Ok(Box::new(ToyKv {
+            config: config.clone(),
+            ..self.0.clone()
+        }))
     }
 
     fn resident_bytes(&self) -> usize {
@@ -164,6 +173,7 @@ impl ToyKv {
     fn new(config: &CacheConfig) -> Box<ToyKv> {
         Box::new(ToyKv {
             config: config.clone(),
+            frozen: vec![0; config.layers.len()],
             rows: HashMap::new(),
         })
     }

@@ -6,7 +6,7 @@ use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::GenerationOptions;
 use crate::result::GenerationResult;
 use crate::speculation::Speculation;
-use kvark::generate::{BatchToken, SeqId};
+use kvark::generate::{BatchToken, PromptPrefix, SeqId};
 use kvark::{BatchRunner, RunnerOptions};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
@@ -78,9 +78,11 @@ impl Branches {
         model: Arc<Loaded>,
         cells: Option<usize>,
         sequences: usize,
+        prefix: Option<&PromptPrefix>,
     ) -> Result<Branches> {
         let options = RunnerOptions {
             pool_cells: cells,
+            prefix: prefix.cloned(),
             ..model.runner.clone()
         };
         let (backend, sequences) = (&*model.backend, sequences.max(1));
@@ -111,7 +113,7 @@ impl Branches {
 
 #[pymethods]
 impl Branches {
-    /// A new branch, which begins with a prompt if one is given.
+    /// A new branch, which begins with the frozen prefix of the pool and a prompt, if they are given.
     #[pyo3(signature = (prompt=None))]
     fn new_branch(&self, py: Python<'_>, prompt: Option<Prompt>) -> Result<Branch> {
         let tokens = match prompt {
@@ -125,6 +127,9 @@ impl Branches {
             seq,
             number,
         };
+        with(py, &self.pool, |pool| {
+            Ok(pool.runner.begin_with_prefix(seq)?)
+        })?;
         if !tokens.is_empty() {
             branch.feed_tokens(py, &tokens)?;
         }

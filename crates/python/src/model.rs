@@ -12,6 +12,7 @@ use crate::session::{Prefix, Session};
 use kvark::embed::{EmbedOptions, Embedder};
 use kvark::memory::{CacheKind, MemoryPlan, PlannedModel};
 use kvark::model::OpenOptions;
+use kvark::snapshot::PrefixFile;
 use kvark::speculative::DraftSource;
 use kvark::text::EncodeOptions;
 use kvark::text::tools::prompt_with_tools;
@@ -120,11 +121,29 @@ impl Model {
         py.detach(|| Session::new(model, prefix, cache))
     }
 
-    /// Several sequences in one pool of cells, which fork and step together.
-    #[pyo3(signature = (*, cells=None, sequences=8))]
-    fn branches(&self, py: Python<'_>, cells: Option<usize>, sequences: usize) -> Result<Branches> {
+    /// A prefix file of `kvark prefix build` or `Session.save_prefix`, mapped: sessions and processes share its memory.
+    fn prefix(&self, py: Python<'_>, path: PathBuf) -> Result<Prefix> {
         let model = self.loaded()?;
-        py.detach(|| Branches::new(model, cells, sequences))
+        py.detach(|| {
+            let file = PrefixFile::open(&path).map_err(kvark::RuntimeError::from)?;
+            let prefix = file.shared(&model.model, &*model.backend, &model.runner)?;
+            Ok(Prefix { prefix })
+        })
+    }
+
+    /// Several sequences in one pool of cells, which fork and step together. After a frozen prefix, if one is given, every new branch
+    /// begins with it.
+    #[pyo3(signature = (*, cells=None, sequences=8, prefix=None))]
+    fn branches(
+        &self,
+        py: Python<'_>,
+        cells: Option<usize>,
+        sequences: usize,
+        prefix: Option<Py<Prefix>>,
+    ) -> Result<Branches> {
+        let model = self.loaded()?;
+        let prefix = prefix.as_ref().map(|prefix| &prefix.get().prefix);
+        py.detach(|| Branches::new(model, cells, sequences, prefix))
     }
 
     /// Generates after a prompt. Requests of several threads run together and share prefixes. With `n`, a list of generations

@@ -6,13 +6,13 @@ use crate::interrupt::{Cancel, interruptible};
 use crate::loaded::{Loaded, Prompt, lock};
 use crate::options::{self, GenerationOptions};
 use crate::speculation::Speculation;
-use kvark::BatchRunner;
 use kvark::backend::Backend;
 use kvark::cache::{MigrationOptions, read_policy};
 use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix};
 use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
 use kvark::speculative::SpecOptions;
+use kvark::{BatchRunner, RunnerOptions};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -90,7 +90,7 @@ fn cache_kind(name: &str) -> Result<CacheKind> {
 }
 
 impl Session {
-    /// A session on a cache of the named kind, or after a prefix, whose cache is contiguous.
+    /// A session on a cache of the named kind; after a prefix, if there is one.
     pub(crate) fn new(
         model: Arc<Loaded>,
         prefix: Option<&PromptPrefix>,
@@ -105,15 +105,13 @@ impl Session {
             CacheKind::Contiguous => 0,
             _ => SpecOptions::default().max_candidates,
         };
-        let runner = match prefix {
-            Some(_) if kind != CacheKind::Contiguous => {
-                return Err(Error::argument(
-                    "a session after a prefix has a contiguous cache",
-                ));
-            }
-            Some(prefix) => BatchRunner::with_prefix(prefix, &model.model, backend, options)?,
-            None => BatchRunner::with_cache_kind(&model.model, backend, options, kind, candidates)?,
+        let options = RunnerOptions {
+            prefix: prefix.cloned(),
+            ..options.clone()
         };
+        let mut runner =
+            BatchRunner::with_cache_kind(&model.model, backend, &options, kind, candidates)?;
+        runner.begin_with_prefix(0)?;
         Ok(Session {
             sequence: Arc::new(Sequence {
                 model,
@@ -298,6 +296,23 @@ impl Session {
             dict.set_item("same_best", distance.same_best)?;
         }
         Ok(dict)
+    }
+
+    /// Writes tokens, keys and values to a prefix file, which `Model.prefix` maps: processes share its memory. `notes` are bytes of the
+    /// caller.
+    #[pyo3(signature = (path, *, notes=None))]
+    fn save_prefix(&self, py: Python<'_>, path: PathBuf, notes: Option<Vec<u8>>) -> Result<()> {
+        let notes = notes.unwrap_or_default();
+        let (model, sequence) = (self.model(), &self.sequence);
+        py.detach(|| {
+            sequence.with(|runner| {
+                // A file has keys and values of all its tokens.
+                if runner.is_pending(0) {
+                    runner.sequence(0).feed(&[], |_| true)?;
+                }
+                Ok(runner.save_prefix(model, 0, &path, &notes)?)
+            })
+        })
     }
 
     /// Writes tokens, keys and values to a file. `notes` are bytes of the caller.

@@ -23,7 +23,7 @@ use backend::{Backend, NodeProfile, RunMode};
 use candidates::Candidates;
 use kv::{
     CacheConfig, CacheOperations, CacheSession, CellRun, Cells, Contiguous, KvBytes, KvError,
-    MAX_SEQUENCES, SeqId, Tree,
+    MAX_SEQUENCES, Prefixed, SeqId, Tree,
 };
 use last_logits::LastLogits;
 
@@ -94,13 +94,9 @@ impl BatchRunner {
         };
         let owners = u32::try_from(sequences.saturating_add(prefixes)).unwrap_or(u32::MAX);
         let kind = CacheKind::Cells { sequences: owners };
-        let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
+        let plan = MemoryPlan::for_decoder(model, backend, options, kind)?;
         let options = &plan.applied_to(options);
-        let cache = Box::new(CacheSession::new(
-            "cells",
-            Cells::new(&plan.cache),
-            new_kv(backend, &plan.cache)?,
-        ));
+        let cache = Box::new(new_cache(backend, options, &plan.cache, Cells::new)?);
         let size = (plan.step, sequences, candidates);
         let mut runner = BatchRunner::load(model, backend, options, size, (kind, cache))?;
         runner.planned_bytes = plan.total_bytes();
@@ -124,16 +120,12 @@ impl BatchRunner {
             max_logit_rows: options.max_logit_rows.max(1 + candidates),
             ..options.clone()
         };
-        let plan = MemoryPlan::for_decoder(model, backend, options, kind, None)?;
+        let plan = MemoryPlan::for_decoder(model, backend, options, kind)?;
         let options = &plan.applied_to(options);
-        let (config, bytes) = (&plan.cache, new_kv(backend, &plan.cache)?);
+        let config = &plan.cache;
         let cache: Box<dyn CacheOperations> = match kind {
-            CacheKind::Tree => Box::new(CacheSession::new("tree", Tree::new(config), bytes)),
-            _ => Box::new(CacheSession::new(
-                "contiguous",
-                Contiguous::new(config),
-                bytes,
-            )),
+            CacheKind::Tree => Box::new(new_cache(backend, options, config, Tree::new)?),
+            _ => Box::new(new_cache(backend, options, config, Contiguous::new)?),
         };
         let size = (plan.step, 1, candidates);
         let mut runner = BatchRunner::load(model, backend, options, size, (kind, cache))?;
@@ -152,16 +144,12 @@ impl BatchRunner {
         backend: &dyn Backend,
         options: &RunnerOptions,
     ) -> Result<BatchRunner, RuntimeError> {
-        prefix.check_model(model)?;
+        let options = RunnerOptions {
+            prefix: Some(prefix.clone()),
+            ..options.clone()
+        };
         let kind = CacheKind::Contiguous;
-        let plan = MemoryPlan::for_decoder(model, backend, options, kind, Some(prefix))?;
-        let options = &plan.applied_to(options);
-        let cache = Box::new(CacheSession::after_prefix(&prefix.shared)?);
-        let size = (plan.step, 1, 0);
-        let mut runner = BatchRunner::load(model, backend, options, size, (kind, cache))?;
-        runner.planned_bytes = plan.total_bytes();
-        runner.states[0].tokens = prefix.tokens().to_vec();
-        Ok(runner)
+        BatchRunner::with_cache_kind(model, backend, &options, kind, 0)
     }
 
     /// A runner on a cache that the caller made, of any kind, for steps of `options.max_step_tokens` tokens.
@@ -188,6 +176,12 @@ impl BatchRunner {
         (kind, cache): (CacheKind, Box<dyn CacheOperations>),
     ) -> Result<BatchRunner, RuntimeError> {
         let sequences = sequences.clamp(1, MAX_SEQUENCES as usize);
+        let mut states = vec![SequenceState::default(); MAX_SEQUENCES as usize];
+        if let Some(prefix) = &options.prefix {
+            let seq = cache.prefix()?.unwrap_or(0) as usize;
+            states.resize_with(states.len().max(seq + 1), SequenceState::default);
+            states[seq].tokens = prefix.tokens().to_vec();
+        }
         Ok(BatchRunner {
             decoder: Decoder::load(
                 model,
@@ -198,7 +192,7 @@ impl BatchRunner {
                 cache.entry(),
             )?,
             cache,
-            states: vec![SequenceState::default(); MAX_SEQUENCES as usize],
+            states,
             next: Vec::new(),
             shifter: None,
             options: options.clone(),
@@ -323,6 +317,22 @@ impl BatchRunner {
             arena: executable.arena_bytes(),
             packed: executable.packed_bytes(),
         })
+    }
+}
+
+/// A cache on a backend: empty, or on the prefix of the options.
+fn new_cache<K: Prefixed>(
+    backend: &dyn Backend,
+    options: &RunnerOptions,
+    config: &CacheConfig,
+    empty: fn(&CacheConfig) -> K,
+) -> Result<CacheSession<K>, KvError> {
+    match &options.prefix {
+        Some(prefix) => CacheSession::after_prefix(&prefix.shared, config),
+        None => {
+            let bytes = new_kv(backend, config)?;
+            Ok(CacheSession::new(K::KIND, empty(config), bytes))
+        }
     }
 }
 

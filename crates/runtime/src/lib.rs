@@ -18,6 +18,7 @@ mod module;
 mod options;
 mod policy_file;
 mod prefix;
+mod prefix_file;
 mod sampler;
 mod scheduler;
 mod score;
@@ -50,6 +51,7 @@ pub use module::{MethodId, Module, ModuleOptions};
 pub use options::{MemoryLimit, RunnerOptions, StepSize};
 pub use policy_file::{policy_text, read_policy};
 pub use prefix::{PromptPrefix, common_prefix_len};
+pub use prefix_file::PrefixFile;
 pub use sampler::{
     DEFAULT_SEQUENCE_BREAKERS, NumberRange, OptionKind, OptionValue, SAMPLING_OPTIONS, Sampler,
     SamplerOptions, SamplingOption, random_seed, sequence_breakers,

@@ -366,7 +366,6 @@ impl MemoryPlan {
         backend: &dyn Backend,
         options: &RunnerOptions,
         kind: CacheKind,
-        prefix: Option<&PromptPrefix>,
     ) -> Result<MemoryPlan, RuntimeError> {
         if model.facts().pooling.is_some() {
             let architecture = model.artifact().architecture.clone();
@@ -377,7 +376,8 @@ impl MemoryPlan {
         }
         let planned = PlannedModel::try_from(model.artifact())?;
         let mut plan = MemoryPlan::new(&planned, backend, options, kind, None)?;
-        if let Some(prefix) = prefix {
+        if let Some(prefix) = &options.prefix {
+            prefix.check_model(model)?;
             prefix.shared.check(&plan.cache)?;
             plan = plan.with_prefix(prefix);
         }

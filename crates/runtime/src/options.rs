@@ -1,6 +1,6 @@
 //! `RunnerOptions`: the caller's choices for a run, and the cache configuration and step size that follow from them.
 
-use crate::{RuntimeError, RuntimeErrorKind};
+use crate::{PromptPrefix, RuntimeError, RuntimeErrorKind};
 use backend::CompileOptions;
 use import::ModelFacts;
 use kv::{CacheConfig, CacheFacts, CachePolicy, KvPolicy, KvStorage, RingPolicy, StatePolicy};
@@ -34,6 +34,9 @@ pub struct RunnerOptions {
     pub state_interval: u32,
     /// How recurrent layers' states are stored: f32, or f16 in half the memory.
     pub state_storage: KvStorage,
+    /// A frozen prefix that the cache stands on. A cache of one sequence begins with it; in a pool of cells, sequences are forked from it
+    /// ([`BatchRunner::begin_with_prefix`](crate::BatchRunner::begin_with_prefix)).
+    pub prefix: Option<PromptPrefix>,
     /// The memory limit. A plan that exceeds it is refused before weights are loaded.
     pub memory: MemoryLimit,
     /// Threads and executor.
@@ -55,6 +58,7 @@ impl Default for RunnerOptions {
             state_bytes: 256 << 20,
             state_interval: StatePolicy::default().interval,
             state_storage: StatePolicy::default().storage,
+            prefix: None,
             memory: MemoryLimit::default(),
             compile: CompileOptions::default(),
         }

@@ -2,6 +2,7 @@
 
 use crate::{Model, RuntimeError, RuntimeErrorKind};
 use kv::SharedPrefix;
+use std::fmt;
 
 /// A frozen prompt prefix that several runners share.
 #[derive(Clone)]
@@ -10,6 +11,12 @@ pub struct PromptPrefix {
     tokens: Vec<u32>,
     /// Fingerprint of the model that computed the rows.
     fingerprint: u64,
+}
+
+impl fmt::Debug for PromptPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PromptPrefix({} tokens)", self.tokens.len())
+    }
 }
 
 impl PromptPrefix {

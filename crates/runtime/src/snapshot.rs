@@ -21,11 +21,15 @@
 //! The storage types of a layer are 0 for those of the header, else `1 + keys + 16 · values`, which count the types in the order of
 //! `KvStorage::ALL`. For a recurrent layer, 0 is f32 and 1 is f16.
 //! Checksums are XXH64.
+//!
+//! A [`PrefixFile`](crate::PrefixFile) has the same tables in another [`Format`].
 
 mod error;
+mod format;
 mod write;
 
 pub use error::{SnapshotError, SnapshotErrorKind};
+pub(crate) use format::Format;
 pub(crate) use write::{Contents, save};
 
 use crate::decoder::check_token_ids;
@@ -38,15 +42,13 @@ use std::path::{Path, PathBuf};
 
 /// The version of the format: the one that is written, and the only one that is read.
 const VERSION: u32 = 1;
-const MAGIC: &[u8; 8] = b"KVARKSNP";
 const HEADER_BYTES: usize = 64;
 const LAYER_RECORD_BYTES: usize = 40;
-/// The rows begin at a multiple of this many bytes.
-const ALIGNMENT: usize = 64;
 
 /// A checked snapshot. Its rows stay in the mapped file until they are copied to a cache.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    format: Format,
     /// The file it was opened from.
     path: Option<PathBuf>,
     bytes: Bytes,
@@ -73,14 +75,19 @@ struct LayerRecord {
 impl Snapshot {
     /// Maps (on Windows: reads) the snapshot at `path` and verifies all its checksums.
     pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
-        // Windows replaces no file that is mapped, and a conversation is saved to the file that it was loaded from.
-        let open = if cfg!(windows) {
+        Snapshot::open_as(Format::Snapshot, path)
+    }
+
+    pub(crate) fn open_as(format: Format, path: &Path) -> Result<Snapshot, SnapshotError> {
+        // Windows replaces no file that is mapped, and a conversation is saved to the file that it was loaded from. A prefix is mapped
+        // to be shared.
+        let open = if cfg!(windows) && format == Format::Snapshot {
             Bytes::read
         } else {
             Bytes::map
         };
-        let bytes = open(path).map_err(|e| SnapshotErrorKind::Io(e.source));
-        let snapshot = bytes.map_err(SnapshotError::from).and_then(Snapshot::parse);
+        let bytes = open(path).map_err(|e| SnapshotErrorKind::Io(e.source).of(format));
+        let snapshot = bytes.and_then(|bytes| Snapshot::parse_as(format, bytes));
         let snapshot = snapshot.map_err(|error| error.in_file(path))?;
         Ok(Snapshot {
             path: Some(path.to_owned()),
@@ -92,7 +99,7 @@ impl Snapshot {
     pub(crate) fn open_tables(path: &Path) -> Result<Snapshot, SnapshotError> {
         let bytes = Bytes::map(path).map_err(|e| SnapshotErrorKind::Io(e.source));
         let snapshot = bytes.map_err(SnapshotError::from);
-        let snapshot = snapshot.and_then(Snapshot::parse_tables);
+        let snapshot = snapshot.and_then(|bytes| Snapshot::parse_tables(Format::Snapshot, bytes));
         snapshot.map_err(|error| error.in_file(path))
     }
 
@@ -101,32 +108,37 @@ impl Snapshot {
     /// # Errors
     /// `Io` if it cannot be written.
     pub fn check_writable(path: &Path) -> Result<(), SnapshotError> {
-        let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
-        let name = path.file_name().filter(|_| !path.is_dir());
-        let name = name.ok_or_else(|| failed(std::io::ErrorKind::IsADirectory.into()))?;
-        let mut trial = std::ffi::OsString::from(".");
-        trial.push(name);
-        trial.push(format!(".trial-{}", std::process::id()));
-        let trial = path.with_file_name(trial);
-        std::fs::File::create(&trial).map_err(failed)?;
-        std::fs::remove_file(&trial).map_err(failed)
+        Format::Snapshot.check_writable(path)
     }
 
     /// Parses a snapshot and verifies all its checksums.
     pub fn parse(bytes: Bytes) -> Result<Snapshot, SnapshotError> {
-        let snapshot = Snapshot::parse_tables(bytes)?;
-        snapshot.check_rows()?;
+        Snapshot::parse_as(Format::Snapshot, bytes)
+    }
+
+    pub(crate) fn parse_as(format: Format, bytes: Bytes) -> Result<Snapshot, SnapshotError> {
+        let snapshot = Snapshot::parse_tables(format, bytes)?;
+        let whole = snapshot.check_rows();
+        whole.map_err(|kind| kind.of(format))?;
         Ok(snapshot)
     }
 
     /// Parses everything but the rows.
-    fn parse_tables(bytes: Bytes) -> Result<Snapshot, SnapshotError> {
+    fn parse_tables(format: Format, bytes: Bytes) -> Result<Snapshot, SnapshotError> {
+        let parsed = Snapshot::parse_header(format, bytes);
+        parsed.map_err(|kind| kind.of(format))
+    }
+
+    fn parse_header(format: Format, bytes: Bytes) -> Result<Snapshot, SnapshotErrorKind> {
         let mut reader = ByteReader {
             bytes: &bytes,
             at: 0,
         };
-        if reader.array() != Some(*MAGIC) {
-            return Err(SnapshotErrorKind::NotASnapshot.into());
+        if reader.array() != Some(*format.magic()) {
+            return Err(match format {
+                Format::Snapshot => SnapshotErrorKind::NotASnapshot,
+                Format::Prefix => SnapshotErrorKind::NotAPrefix,
+            });
         }
         let cut_off = || SnapshotErrorKind::Length {
             found: bytes.len() as u64,
@@ -134,24 +146,23 @@ impl Snapshot {
         };
         let version = reader.u32().ok_or_else(cut_off)?;
         if version != VERSION {
-            return Err(SnapshotErrorKind::Version { found: version }.into());
+            return Err(SnapshotErrorKind::Version { found: version });
         }
         let header = Header::read(&mut reader).ok_or_else(cut_off)?;
         if header.file != bytes.len() as u64 {
             return Err(SnapshotErrorKind::Length {
                 found: bytes.len() as u64,
                 stated: Some(header.file),
-            }
-            .into());
+            });
         }
         let damaged = |part: String| SnapshotErrorKind::Damaged { part };
-        let rows = header.rows_at().filter(|at| *at <= bytes.len());
+        let rows = header.rows_at(format).filter(|at| *at <= bytes.len());
         let rows = rows.ok_or_else(|| damaged("the header".into()))?;
         let (covered, sum) = bytes[..rows].split_at(rows - 8);
         if xxh64(covered, 0).to_le_bytes() != *sum {
-            return Err(damaged("the header".into()).into());
+            return Err(damaged("the header".into()));
         }
-        header.parse_body(&mut reader, &bytes, rows)
+        header.parse_body(&mut reader, &bytes, (format, rows))
     }
 
     /// The version of the format.
@@ -162,10 +173,7 @@ impl Snapshot {
     /// # Errors
     /// If the file cannot be read.
     pub fn is_at(path: &Path) -> std::io::Result<bool> {
-        let mut start = vec![];
-        let file = std::fs::File::open(path)?;
-        std::io::Read::read_to_end(&mut std::io::Read::take(file, 8), &mut start)?;
-        Ok(start == MAGIC)
+        Format::Snapshot.is_at(path)
     }
 
     /// The fingerprint of the model that it was made with.
@@ -207,6 +215,26 @@ impl Snapshot {
     /// The notes that the caller saved with the tokens.
     pub fn notes(&self) -> &[u8] {
         &self.bytes[self.notes.clone()]
+    }
+
+    /// The positions after which recurrent layers have states.
+    pub(crate) fn states(&self) -> &[u32] {
+        &self.states
+    }
+
+    /// The first position that each layer has a row of.
+    pub(crate) fn first_positions(&self) -> impl Iterator<Item = u32> + '_ {
+        self.layers.iter().map(|layer| layer.first)
+    }
+
+    /// The bytes of every layer's keys and values.
+    pub(crate) fn sides(&self) -> impl Iterator<Item = [Bytes; 2]> + '_ {
+        let bytes = |(range, _): &(Range<usize>, u64)| self.bytes.slice(range.clone());
+        let sides = self
+            .layers
+            .iter()
+            .map(move |layer| layer.sides.each_ref().map(bytes));
+        sides.map(|sides| sides.map(|bytes| bytes.expect("parsing checked the ranges")))
     }
 
     /// The prefixes that can be restored.
@@ -258,7 +286,7 @@ impl Snapshot {
     }
 
     fn refused(&self, kind: SnapshotErrorKind) -> RuntimeError {
-        let error = SnapshotError::from(kind);
+        let error = kind.of(self.format);
         match &self.path {
             Some(path) => error.in_file(path).into(),
             None => error.into(),
@@ -281,7 +309,7 @@ impl Snapshot {
         }
     }
 
-    fn check_rows(&self) -> Result<(), SnapshotError> {
+    fn check_rows(&self) -> Result<(), SnapshotErrorKind> {
         let sides = self.layers.iter().enumerate().flat_map(|(i, layer)| {
             let [keys, values] = &layer.sides;
             [(i, "keys", keys, true), (i, "values", values, true)]
@@ -294,8 +322,7 @@ impl Snapshot {
         match sides.iter().find(|(_, _, _, whole)| !whole) {
             Some((layer, side, ..)) => Err(SnapshotErrorKind::Damaged {
                 part: format!("the {side} of layer {layer}"),
-            }
-            .into()),
+            }),
             None => Ok(()),
         }
     }
@@ -377,13 +404,14 @@ impl Header {
     }
 
     /// The offset of the rows.
-    fn rows_at(&self) -> Option<usize> {
+    fn rows_at(&self, format: Format) -> Option<usize> {
         let size = |count: u32, each: usize| usize::try_from(count).ok()?.checked_mul(each);
         let notes = usize::try_from(self.notes).ok()?;
         let numbers = size(self.tokens, 4)?.checked_add(size(self.states, 4)?)?;
         let tables = numbers.checked_add(size(self.layers, LAYER_RECORD_BYTES)?)?;
         let all = HEADER_BYTES.checked_add(tables)?.checked_add(notes)?;
-        all.checked_add(8)?.checked_next_multiple_of(ALIGNMENT)
+        all.checked_add(8)?
+            .checked_next_multiple_of(format.alignment())
     }
 
     /// Parses the tables after the header. The caller has verified their checksum; the rows begin at `rows`.
@@ -391,8 +419,8 @@ impl Header {
         &self,
         reader: &mut ByteReader<'_>,
         bytes: &Bytes,
-        rows_at: usize,
-    ) -> Result<Snapshot, SnapshotError> {
+        (format, rows_at): (Format, usize),
+    ) -> Result<Snapshot, SnapshotErrorKind> {
         let malformed = |what: &str| SnapshotErrorKind::Malformed(what.to_owned());
         let storage = |name: &[u8; 8]| {
             let name = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
@@ -408,19 +436,20 @@ impl Header {
         let states = numbers(self.states).ok_or_else(short)?;
         let ascend = states.is_sorted_by(|a, b| a < b);
         if !ascend || states.last().is_some_and(|last| *last >= self.tokens) {
-            return Err(malformed("its states are not after ascending positions").into());
+            return Err(malformed("its states are not after ascending positions"));
         }
         let mut layers = vec![];
-        let mut at = rows_at;
+        let mut place = (format, rows_at);
         for _ in 0..self.layers {
-            let layer = LayerRecord::read(reader, [self.tokens, self.states], storage, &mut at);
+            let layer = LayerRecord::read(reader, [self.tokens, self.states], storage, &mut place);
             layers.push(layer.ok_or_else(|| malformed("a layer's sizes are impossible"))?);
         }
-        if at != bytes.len() {
-            return Err(malformed("its layers do not add up to its bytes").into());
+        if place.1 != bytes.len() {
+            return Err(malformed("its layers do not add up to its bytes"));
         }
         let notes = reader.at..reader.at + self.notes as usize;
         Ok(Snapshot {
+            format,
             path: None,
             bytes: bytes.clone(),
             fingerprint: self.fingerprint,
@@ -434,12 +463,12 @@ impl Header {
 }
 
 impl LayerRecord {
-    /// Reads the record of the layer whose rows begin at `at`, and advances `at` past them.
+    /// Reads the record of the layer whose rows begin at or after `at`, and advances `at` past them.
     fn read(
         reader: &mut ByteReader<'_>,
         [tokens, states]: [u32; 2],
         storage: [KvStorage; 2],
-        at: &mut usize,
+        (format, at): &mut (Format, usize),
     ) -> Option<LayerRecord> {
         let [kv_heads, key_dim, value_dim, window, first, own_types] = {
             let mut numbers = [0; 6];
@@ -463,9 +492,11 @@ impl LayerRecord {
         };
         let rows = (rows as usize).checked_mul(facts.kv_heads)?;
         let mut side = |dim: usize, storage: KvStorage, sum| {
-            let start = *at;
+            let start = at.checked_next_multiple_of(format.side_alignment())?;
+            let padding = reader.bytes.get(*at..start)?;
             *at = start.checked_add(rows.checked_mul(storage.row_bytes(dim))?)?;
-            (*at <= reader.bytes.len()).then_some((start..*at, sum))
+            let fits = *at <= reader.bytes.len() && padding.iter().all(|byte| *byte == 0);
+            fits.then_some((start..*at, sum))
         };
         let storage = match (facts.is_state(), own_types) {
             (false, 0) => storage,

@@ -1,6 +1,7 @@
 //! `ServerOptions`: the choices of the command line.
 
 use kvark::RunnerOptions;
+use kvark::snapshot::PrefixFile;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub cache_disk: Option<(PathBuf, u64)>,
     /// A system message whose beginning of a chat is computed when a model is loaded, and shared by all chats that have it.
     pub prefix: Option<String>,
+    /// A prefix file that the pool of every model stands on. A model that it does not belong to is not loaded.
+    pub prefix_file: Option<PrefixFile>,
     /// With `Some(keep)`, an answer whose context is full keeps the first `keep` tokens and drops the older half of the others,
     /// instead of ending.
     pub context_shift: Option<usize>,
@@ -76,6 +79,7 @@ impl Default for ServerOptions {
             cors_origin: None,
             cache_disk: None,
             prefix: None,
+            prefix_file: None,
             context_shift: None,
             reasoning: ReasoningHistory::default(),
             reasoning_budget: None,

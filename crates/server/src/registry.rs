@@ -7,10 +7,11 @@ use kvark::embed::{EmbedOptions, Embedder};
 use kvark::engine::{
     BranchCells, Counters, Engine, EngineHandle, Request, RequestEvent, SchedulerOptions,
 };
-use kvark::generate::{GenerateOptions, common_prefix_len};
+use kvark::generate::{GenerateOptions, PromptPrefix, common_prefix_len};
 use kvark::grammar::GrammarCompiler;
 use kvark::memory::MemoryLimit;
 use kvark::model::OpenOptions;
+use kvark::snapshot::PrefixFile;
 use kvark::speculative::{DraftSource, SpecOptions};
 use kvark::text::Message;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
@@ -26,6 +27,8 @@ pub(crate) struct ModelRegistry {
     scheduler: SchedulerOptions,
     /// A system message that every model computes when it is loaded.
     prefix: Option<String>,
+    /// A prefix file that the pool of every model stands on.
+    prefix_file: Option<PrefixFile>,
     grace: Duration,
     /// Held while a model is loaded or unloaded.
     loading: Mutex<()>,
@@ -132,6 +135,7 @@ impl ModelRegistry {
                 ..SchedulerOptions::default()
             },
             prefix: options.prefix.clone(),
+            prefix_file: options.prefix_file.clone(),
             grace: options.grace,
             loading: Mutex::new(()),
         }
@@ -236,12 +240,18 @@ impl ModelRegistry {
         counters: &Arc<Counters>,
     ) -> Result<Engine, RuntimeError> {
         let context = self.runner.context.unwrap_or(model.facts().context_length);
+        let file = self.prefix_file.as_ref();
+        let prefix = file.map(|file| file.shared(model, &*self.backend, &self.runner));
+        let prefix = prefix.transpose()?;
+        // The cells of the prefix are no memory of the pool.
+        let frozen = prefix.as_ref().map_or(0, PromptPrefix::len);
         let mut slots = self.scheduler.slots.max(1);
         loop {
             let runner = RunnerOptions {
                 memory: self.remaining_memory(),
-                pool_cells: Some(context.saturating_mul(slots)),
+                pool_cells: Some(context.saturating_mul(slots).saturating_add(frozen)),
                 preallocate: true,
+                prefix: prefix.clone(),
                 ..self.runner.clone()
             };
             let draft = draft.map(|draft| {

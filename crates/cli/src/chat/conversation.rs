@@ -438,6 +438,21 @@ impl<'a> Conversation<'a> {
         Ok(made)
     }
 
+    /// Makes the current branch a fork of the frozen prefix, if there is one, that has more of these tokens than the branch.
+    fn begin_with_prefix(&mut self, tokens: &[u32]) -> Result<()> {
+        let seq = self.branches[self.current].id;
+        let Some(prefix) = self.cells.prefix() else {
+            return Ok(());
+        };
+        let frozen = self.cells.tokens(prefix);
+        let held = common_prefix_len(self.cells.tokens(seq), tokens);
+        if tokens.len() > frozen.len() && tokens.starts_with(frozen) && held < frozen.len() {
+            self.cells.remove(seq)?;
+            self.cells.begin_with_prefix(seq)?;
+        }
+        Ok(())
+    }
+
     fn answer(&mut self, mut show: impl FnMut(usize, Shown) -> bool) -> Result<Reply> {
         let mut tokens = match self.tokens() {
             Ok(tokens) => tokens,
@@ -445,6 +460,7 @@ impl<'a> Conversation<'a> {
             Err(error) => return Err(error),
         };
         let prompt = tokens.clone();
+        self.begin_with_prefix(&tokens)?;
         let branch = &self.branches[self.current];
         // Logits come from feeding, so the last token is fed even if it is in the cache.
         let most = tokens.len().saturating_sub(1);

@@ -27,7 +27,7 @@ const NOT_CONFIGURED: [&str; 14] = [
 ];
 
 /// Flags that say what one run reads, does and writes.
-const OF_ONE_RUN: [&str; 19] = [
+const OF_ONE_RUN: [&str; 20] = [
     "cache",
     "chat",
     "compare",
@@ -36,6 +36,7 @@ const OF_ONE_RUN: [&str; 19] = [
     "json",
     "map",
     "messages",
+    "on",
     "parallel",
     "profile",
     "prompt",

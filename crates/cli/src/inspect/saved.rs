@@ -69,14 +69,19 @@ pub(super) fn show(path: &Path, as_json: bool) -> Result<()> {
     )?;
     writeln!(out, "\nmessages")?;
     for message in messages {
-        let words: Vec<&str> = message.content.split_whitespace().collect();
-        let text = words.join(" ");
-        let short = match text.char_indices().nth(SHOWN) {
-            Some((end, _)) => format!("{}...", &text[..end]),
-            None => text,
-        };
+        let short = shortened(&message.content);
         writeln!(out, "  {:<11} {short}", message.role)?;
     }
     out.flush()?;
     Ok(())
+}
+
+/// The beginning of a text as one line.
+pub(super) fn shortened(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let text = words.join(" ");
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
 }

@@ -11,7 +11,7 @@ fn every_command_explains_itself() {
         (
             "run",
             format!(
-                "--model --hf-repo --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --context-shift --keep --json --json-schema --grammar --regex {engine} {sampling}"
+                "--model --hf-repo --prompt --file --token-ids --chat --system --messages --chat-template --special --predict --stop --prompt-cache --prefix --context-shift --keep --json --json-schema --grammar --regex {engine} {sampling}"
             ),
         ),
         (
@@ -19,6 +19,10 @@ fn every_command_explains_itself() {
             format!(
                 "--model --hf-repo --prompt --system --chat-template --special --predict --prompt-cache --context-shift --keep --verbose /regen /edit /set /system /stats Tab /rewind /save /load /clear Ctrl-C {engine} {sampling}"
             ),
+        ),
+        (
+            "prefix",
+            format!("build --model --hf-repo --prompt --file --output --on --chat --special {engine}"),
         ),
         (
             "score",

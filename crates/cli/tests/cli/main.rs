@@ -31,6 +31,7 @@ mod onnx;
 #[cfg(unix)]
 mod picture;
 mod plan;
+mod prefix_files;
 mod prompts;
 mod pt2;
 mod real;

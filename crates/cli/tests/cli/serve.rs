@@ -205,3 +205,71 @@ fn the_head_beside_a_model_drafts_without_a_flag() {
     let (head, body) = server.answer("POST", "/v1/completions", &ask("eagle3"));
     assert!(head.starts_with("HTTP/1.1 400"), "{head} {body}");
 }
+
+/// Kilobytes of a mapped file that are in a process's memory: all, its share of them, and those that only it has.
+#[cfg(target_os = "linux")]
+fn mapped(process: &ServeProcess, file: &str) -> [u64; 3] {
+    let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", process.child.id())).unwrap();
+    let mut sums = [0; 3];
+    let mut is_file = false;
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap();
+        if !first.ends_with(':') {
+            is_file = line.ends_with(file);
+            continue;
+        }
+        let which = ["Rss:", "Pss:", "Private_Dirty:"];
+        if let Some(which) = which
+            .iter()
+            .position(|name| *name == first)
+            .filter(|_| is_file)
+        {
+            sums[which] += words.next().unwrap().parse::<u64>().unwrap();
+        }
+    }
+    sums
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn servers_share_the_memory_of_a_prefix_file() {
+    let folder = Folder::new();
+    let tiny = folder.file("tiny.gguf", crate::support::model());
+    let text = "It is a long text, and it goes on. ".repeat(115);
+    let doc = folder.file("doc.txt", &text);
+    let file = folder.path("doc.kvp").to_str().unwrap().to_owned();
+    let args = [
+        "prefix", "build", &tiny, "-f", &doc, "-o", &file, "-c", "4096",
+    ];
+    folder.run(&args).ok();
+    let facts = folder.run(&["inspect", &file, "--json"]).json();
+    let tokens = facts["tokens"].as_array().unwrap().len();
+    assert!((3900..4090).contains(&tokens), "{tokens}");
+    let prompt = format!("{text}So");
+    let body = json!({ "prompt": prompt, "max_tokens": 4, "temperature": 0 }).to_string();
+    let ask = |server: &ServeProcess| server.send("POST", "/v1/completions", &body);
+    let cold = ask(&ServeProcess::start_with(&folder, &tiny, &[]));
+    let servers = [(); 2].map(|()| ServeProcess::start_with(&folder, &tiny, &["--prefix", &file]));
+    for server in &servers {
+        let warm = ask(server);
+        assert_eq!(warm["choices"][0]["text"], cold["choices"][0]["text"]);
+        let cached = warm["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        // The last tokens of the text may be others before more text.
+        assert!(cached.unwrap() + 8 >= tokens as u64, "{warm}");
+        assert_eq!(warm["kvark"]["cache"]["source"], "memory", "{warm}");
+    }
+    let [one, two] = servers.each_ref().map(|server| mapped(server, &file));
+    let bytes = facts["kv"]["bytes"].as_u64().unwrap();
+    for [resident, _, written] in [one, two] {
+        assert!(resident * 1024 >= bytes, "{resident} kB of {bytes} bytes");
+        assert_eq!(written, 0);
+    }
+    // Together they have little more than one of them.
+    assert!((one[1] + two[1]) * 10 <= one[0] * 11, "{one:?} {two:?}");
+    // What the file begins is kept whatever else is asked for, and another model's server does not start with it.
+    servers[0].send("DELETE", "/v1/kvark/cache", "");
+    let again = ask(&servers[0]);
+    assert_eq!(again["choices"], ask(&servers[1])["choices"]);
+    assert_eq!(again["kvark"]["cache"]["source"], "memory", "{again}");
+}

@@ -1,10 +1,10 @@
 //! The stored rows of one layer and side.
 
-use super::layout::RowLayout;
 use super::region::{PoolMemory, RegionPart, zeroed_buffer};
 use crate::kernels::SendPtr;
 use crate::kernels::attention::rope::Rotation;
-use backend::row_codec;
+use backend::{RowLayout, row_codec};
+use base::Bytes;
 use kv::{KvError, KvErrorKind, KvStorage, NO_CELL, PoolGrowth, RowBlock};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -141,12 +141,30 @@ impl CpuPool {
         }
     }
 
+    /// A pool of `cells` rows that are never written.
+    pub(super) fn frozen(self, cells: u32, bytes: Bytes) -> CpuPool {
+        let cells = cells as usize;
+        assert_eq!(bytes.len(), self.heads * cells * self.row_bytes());
+        CpuPool {
+            cells,
+            bytes: PoolMemory::Frozen(bytes),
+            ..self
+        }
+    }
+
+    /// Bytes of the rows of one sequence that fills the pool.
+    pub(super) fn full_bytes(&self) -> usize {
+        self.heads * self.full_cells() * self.row_bytes()
+    }
+
+    fn full_cells(&self) -> usize {
+        let most = self.growth.capacity.min(self.growth.max_rows_per_sequence);
+        self.growth.rows(most) as usize
+    }
+
     /// Puts an empty pool into a part of a region, with all its cells.
     pub(super) fn place(&mut self, part: RegionPart) {
-        self.cells = self
-            .growth
-            .rows(self.growth.capacity.min(self.growth.max_rows_per_sequence))
-            as usize;
+        self.cells = self.full_cells();
         assert_eq!(
             part.len(),
             self.heads * self.head_bytes(),
@@ -200,14 +218,18 @@ impl CpuPool {
         }
     }
 
-    /// Stores the encoded rows of a block.
-    pub(super) fn take(&mut self, block: &RowBlock<'_>) {
+    /// Stores the encoded rows of a block, whose cells count `frozen_cells` of a prefix.
+    pub(super) fn take(&mut self, frozen_cells: u32, block: &RowBlock<'_>) {
         let row_bytes = self.row_bytes();
         for head in 0..self.heads {
             let mut from = head * block.head_stride;
             for run in block.runs {
                 let len = run.len as usize * row_bytes;
-                self.write_rows(head, run.cell, &block.bytes[from..from + len]);
+                self.write_rows(
+                    head,
+                    run.cell - frozen_cells,
+                    &block.bytes[from..from + len],
+                );
                 from += len;
             }
         }

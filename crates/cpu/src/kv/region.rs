@@ -1,5 +1,6 @@
 //! The memory of pools: each its own, or all in one region.
 
+use base::Bytes;
 use kv::{KvError, KvErrorKind};
 use std::alloc::Layout;
 use std::ops::{Deref, DerefMut};
@@ -11,6 +12,8 @@ pub(super) enum PoolMemory {
     Own(Vec<u8>),
     /// A part of the region of all pools.
     Part(RegionPart),
+    /// Rows of a prefix, perhaps in a mapped file, which are never written.
+    Frozen(Bytes),
 }
 
 /// One allocation that is divided into parts.
@@ -88,6 +91,7 @@ impl PoolMemory {
         match self {
             PoolMemory::Own(bytes) => bytes,
             PoolMemory::Part(_) => unreachable!("it was just copied"),
+            PoolMemory::Frozen(_) => unreachable!("frozen rows do not grow"),
         }
     }
 }
@@ -98,6 +102,7 @@ impl Deref for PoolMemory {
     fn deref(&self) -> &[u8] {
         match self {
             PoolMemory::Own(bytes) => bytes,
+            PoolMemory::Frozen(bytes) => bytes,
             PoolMemory::Part(part) => {
                 let start = part.region.start.wrapping_add(part.offset);
                 // SAFETY: the part lies in the region, which it keeps alive, and no other part overlaps it.
@@ -111,6 +116,7 @@ impl DerefMut for PoolMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             PoolMemory::Own(bytes) => bytes,
+            PoolMemory::Frozen(_) => unreachable!("frozen rows are not written"),
             PoolMemory::Part(part) => {
                 let start = part.region.start.wrapping_add(part.offset);
                 // SAFETY: as above; the part is borrowed mutably.

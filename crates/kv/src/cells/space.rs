@@ -179,11 +179,15 @@ impl CellSpace {
         self.first_free += taken as u32;
     }
 
-    /// Renumbers the cells without holes, so that every sequence has runs as long as possible. Returns the old cell of
-    /// every new cell, or `None` if the numbering does not change.
-    pub(super) fn compact(&mut self) -> Option<Vec<u32>> {
+    /// Renumbers the cells after the first `fixed` without holes, so that every sequence has runs as long as possible. Returns the
+    /// old cell of every new cell, both counted after those, or `None` if the numbering does not change.
+    pub(super) fn compact(&mut self, fixed: u32) -> Option<Vec<u32>> {
         let mut new_of = vec![u32::MAX; self.high_water as usize];
         let mut order = Vec::with_capacity(self.used as usize);
+        for cell in 0..fixed {
+            new_of[cell as usize] = cell;
+            order.push(cell);
+        }
         let cells = |sequence: &SequenceRuns| {
             let runs = sequence.runs.clone().into_iter();
             let candidates = sequence.candidates.clone();
@@ -223,7 +227,8 @@ impl CellSpace {
         self.ref_counts.fill(0);
         self.ref_counts[..ref_counts.len()].copy_from_slice(&ref_counts);
         (self.high_water, self.first_free) = (self.used, self.used);
-        Some(order)
+        let moved = order.drain(fixed as usize..).map(|old| old - fixed);
+        Some(moved.collect())
     }
 
     /// Increments the reference counts of cells.

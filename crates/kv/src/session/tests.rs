@@ -30,7 +30,7 @@ impl KvBytes for NoBytes {
         Ok(())
     }
 
-    fn freeze(&mut self, _: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+    fn freeze(&mut self, _: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError> {
         Err(KvErrorKind::Config("nothing to freeze".into()).into())
     }
 }

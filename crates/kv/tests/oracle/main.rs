@@ -6,6 +6,7 @@
 mod cells;
 mod contiguous;
 mod facts;
+mod prefixed;
 mod ring_rewind;
 mod scatter;
 mod states;

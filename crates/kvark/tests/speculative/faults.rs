@@ -146,7 +146,7 @@ impl KvBytes for FaultyKv {
         self.0.write_rows(blocks)
     }
 
-    fn freeze(&mut self, cells: u32) -> Result<Arc<dyn FrozenKv>, KvError> {
+    fn freeze(&mut self, cells: &[u32]) -> Result<Arc<dyn FrozenKv>, KvError> {
         self.0.freeze(cells)
     }
 }

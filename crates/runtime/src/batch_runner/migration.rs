@@ -72,7 +72,11 @@ impl BatchRunner {
         to: &MigrationOptions,
     ) -> Result<MigrationReport, RuntimeError> {
         let kind = to.kind.unwrap_or(self.kind);
-        let mut options = self.options.clone();
+        let mut options = RunnerOptions {
+            // Its rows move with the others.
+            prefix: None,
+            ..self.options.clone()
+        };
         if let Some(policy) = &to.policy {
             options.kv_policy = policy.clone();
         } else if to.key_storage.is_some() || to.value_storage.is_some() {

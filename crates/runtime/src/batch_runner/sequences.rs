@@ -3,7 +3,7 @@
 use super::{BatchRunner, Candidates, SequenceState};
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::prefix::PromptPrefix;
-use crate::snapshot::{self, Contents, Snapshot};
+use crate::snapshot::{self, Contents, Format, Snapshot};
 use crate::{Model, RuntimeError, common_prefix_len};
 use backend::{LogitsMode, RowOutputs};
 use kv::{MAX_SEQUENCES, SeqId};
@@ -193,6 +193,22 @@ impl BatchRunner {
         Ok(PromptPrefix::new(shared, self.tokens(0).to_vec(), model))
     }
 
+    /// The sequence of the frozen prefix that a pool of cells stands on, to fork from; see
+    /// [`RunnerOptions::prefix`](crate::RunnerOptions::prefix).
+    pub fn prefix(&self) -> Option<SeqId> {
+        self.cache.prefix().ok().flatten()
+    }
+
+    /// Begins an empty sequence with the frozen prefix that the cache stands on, and returns the prefix's length. A cache of one
+    /// sequence has begun with it already. 0 without a prefix.
+    pub fn begin_with_prefix(&mut self, seq: SeqId) -> Result<usize, RuntimeError> {
+        if let Some(prefix) = self.prefix() {
+            let len = self.tokens(prefix).len();
+            self.fork_prefix(prefix, seq, len)?;
+        }
+        Ok(self.tokens(seq).len())
+    }
+
     /// The number of the first `len` tokens of a sequence that another one can share: all, but for recurrent layers, which keep few
     /// states.
     pub(crate) fn shareable(&self, seq: SeqId, len: usize) -> usize {
@@ -286,8 +302,34 @@ impl BatchRunner {
         path: &Path,
         notes: &[u8],
     ) -> Result<(), RuntimeError> {
+        self.save_as(Format::Snapshot, (model, seq), path, notes)
+    }
+
+    /// Writes a sequence and the caller's notes to a prefix file, as [`save`](BatchRunner::save).
+    pub fn save_prefix(
+        &self,
+        model: &Model,
+        seq: SeqId,
+        path: &Path,
+        notes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        self.save_as(Format::Prefix, (model, seq), path, notes)
+    }
+
+    fn save_as(
+        &self,
+        format: Format,
+        (model, seq): (&Model, SeqId),
+        path: &Path,
+        notes: &[u8],
+    ) -> Result<(), RuntimeError> {
         let tokens = self.fed_tokens(seq);
-        snapshot::save(path, model, &*self.cache, seq, Contents { tokens, notes })
+        let contents = Contents {
+            format,
+            tokens,
+            notes,
+        };
+        snapshot::save(path, model, &*self.cache, seq, contents)
     }
 
     /// Replaces the content of a sequence by a snapshot. There are no logits until a token is fed. An error leaves the

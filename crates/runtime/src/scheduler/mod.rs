@@ -142,10 +142,12 @@ impl Scheduler {
                 })?)
             }
         };
+        let mut store = PrefixStore::new(prefixes, disk, &runner);
+        store.add_frozen(&runner);
         Ok(Scheduler {
             masks: MaskWorker::new(model.facts().vocab_size),
             pace: StepPace::new(options.step_time),
-            store: PrefixStore::new(prefixes, disk, &runner),
+            store,
             model,
             runner,
             options,

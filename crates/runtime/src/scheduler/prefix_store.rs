@@ -72,6 +72,8 @@ struct Entry {
     number: u64,
     /// The number of branches that hold it.
     holds: usize,
+    /// Whether it is the frozen prefix that the pool stands on, which is never removed.
+    frozen: bool,
 }
 
 /// The sequence that a request can share a prefix with.
@@ -112,8 +114,32 @@ impl PrefixStore {
             disk.use_files_for(runner);
         }
         for entry in self.entries.values_mut() {
-            entry.saved = false;
+            entry.saved = entry.frozen;
         }
+    }
+
+    /// Adds the frozen prefix that the pool stands on, if there is one.
+    pub(super) fn add_frozen(&mut self, runner: &BatchRunner) {
+        if let Some(id) = runner.prefix() {
+            self.insert(id, runner.tokens(id).to_vec(), true);
+        }
+    }
+
+    /// Adds a retained prefix to the index.
+    fn insert(&mut self, id: SeqId, tokens: Vec<u32>, frozen: bool) {
+        self.index.insert(&tokens, id);
+        let on_disk = || self.disk.as_ref().is_some_and(|disk| disk.holds(&tokens));
+        let entry = Entry {
+            saved: frozen || on_disk(),
+            tokens,
+            used: 0,
+            number: self.next_number,
+            holds: 0,
+            frozen,
+        };
+        self.entries.insert(id, entry);
+        self.next_number += 1;
+        self.touch(id);
     }
 
     /// The retained prefixes with their tokens.
@@ -318,7 +344,7 @@ impl PrefixStore {
         let covered = self
             .entries
             .iter()
-            .filter(|(_, e)| e.holds == 0 && tokens.starts_with(&e.tokens));
+            .filter(|(_, e)| e.holds == 0 && !e.frozen && tokens.starts_with(&e.tokens));
         let covered: Vec<SeqId> = covered.map(|(id, _)| *id).collect();
         for id in covered {
             self.release(runner, id)?;
@@ -329,20 +355,7 @@ impl PrefixStore {
             }
         }
         let id = runner.retain(seq)?;
-        self.index.insert(&tokens, id);
-        let saved = self.disk.as_ref().is_some_and(|disk| disk.holds(&tokens));
-        self.entries.insert(
-            id,
-            Entry {
-                tokens,
-                used: 0,
-                saved,
-                number: self.next_number,
-                holds: 0,
-            },
-        );
-        self.next_number += 1;
-        self.touch(id);
+        self.insert(id, tokens, false);
         Ok(Some(id))
     }
 
@@ -354,10 +367,8 @@ impl PrefixStore {
         model: &Model,
     ) -> Result<bool, RuntimeError> {
         self.drop_released();
-        let oldest = self
-            .entries
-            .iter()
-            .min_by_key(|(_, e)| (e.holds > 0, e.used));
+        let removable = self.entries.iter().filter(|(_, e)| !e.frozen);
+        let oldest = removable.min_by_key(|(_, e)| (e.holds > 0, e.used));
         let Some(id) = oldest.map(|(id, _)| *id) else {
             return Ok(false);
         };
@@ -370,9 +381,10 @@ impl PrefixStore {
         Ok(true)
     }
 
-    /// Removes all prefixes.
+    /// Removes all prefixes but the frozen one.
     pub(super) fn clear(&mut self, runner: &mut BatchRunner) -> Result<(), RuntimeError> {
-        let ids: Vec<SeqId> = self.entries.keys().copied().collect();
+        let removable = self.entries.iter().filter(|(_, e)| !e.frozen);
+        let ids: Vec<SeqId> = removable.map(|(id, _)| *id).collect();
         ids.into_iter().try_for_each(|id| self.release(runner, id))
     }
 

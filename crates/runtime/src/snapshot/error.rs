@@ -1,12 +1,14 @@
-//! The error type of snapshots.
+//! The error type of snapshots and prefix files.
 
+use super::Format;
 use kv::KvStorage;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A snapshot that could not be read, restored or written. The session is unchanged.
+/// A snapshot or prefix file that could not be read, restored or written. The session is unchanged.
 #[derive(Debug)]
 pub struct SnapshotError {
+    format: Format,
     path: Option<PathBuf>,
     kind: SnapshotErrorKind,
 }
@@ -21,6 +23,9 @@ pub enum SnapshotErrorKind {
     /// The file does not start with the magic bytes of a snapshot.
     #[error("the file is not a kvark snapshot")]
     NotASnapshot,
+    /// The file does not start with the magic bytes of a prefix file.
+    #[error("the file is not a kvark prefix")]
+    NotAPrefix,
     /// The snapshot has another version.
     #[error(
         "it has version {found}, and only version {} is supported",
@@ -95,15 +100,26 @@ impl SnapshotError {
 
 impl From<SnapshotErrorKind> for SnapshotError {
     fn from(kind: SnapshotErrorKind) -> SnapshotError {
-        SnapshotError { path: None, kind }
+        kind.of(Format::Snapshot)
+    }
+}
+
+impl SnapshotErrorKind {
+    /// The error of a file in this format.
+    pub(crate) fn of(self, format: Format) -> SnapshotError {
+        SnapshotError {
+            format,
+            path: None,
+            kind: self,
+        }
     }
 }
 
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
-            Some(path) => write!(f, "snapshot {}: {}", path.display(), self.kind),
-            None => write!(f, "the snapshot cannot be used: {}", self.kind),
+            Some(path) => write!(f, "{} {}: {}", self.format, path.display(), self.kind),
+            None => write!(f, "the {} cannot be used: {}", self.format, self.kind),
         }
     }
 }

@@ -1,18 +1,17 @@
 //! Writes a snapshot. The rows are written before the header, which contains their checksums.
 
-use super::{
-    ALIGNMENT, HEADER_BYTES, LAYER_RECORD_BYTES, MAGIC, SnapshotError, SnapshotErrorKind, VERSION,
-    own_types_code,
-};
+use super::{Format, HEADER_BYTES, LAYER_RECORD_BYTES, SnapshotErrorKind, VERSION, own_types_code};
 use crate::{Model, RuntimeError};
+use backend::RowLayout;
 use base::{atomic_write, xxh64};
-use kv::{CacheOperations, KvBytes, KvStorage, SeqId, SequenceRows, Side};
+use kv::{CacheOperations, CellRun, KvBytes, KvStorage, SeqId, SequenceRows, Side};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// The content of a snapshot, except its rows.
 pub(crate) struct Contents<'a> {
+    pub(crate) format: Format,
     pub(crate) tokens: &'a [u32],
     pub(crate) notes: &'a [u8],
 }
@@ -33,7 +32,10 @@ pub(crate) fn save(
             write(file, fingerprint, &contents, held, bytes)
         });
     })?;
-    let failed = |error| SnapshotError::from(SnapshotErrorKind::Io(error)).in_file(path);
+    let failed = |error| {
+        let error = SnapshotErrorKind::Io(error).of(contents.format);
+        error.in_file(path)
+    };
     Ok(written.map_err(failed)?)
 }
 
@@ -44,12 +46,13 @@ fn write(
     held: &SequenceRows,
     bytes: &dyn KvBytes,
 ) -> io::Result<()> {
-    let config = bytes.config();
+    let (config, format) = (bytes.config(), contents.format);
     let states = config.layers.iter().position(|layer| layer.is_state());
-    let states: Vec<u32> = states.map_or(vec![], |layer| held.positions(layer).collect());
+    let states = states.map_or(vec![], |layer| saved_runs(format, held, bytes, layer));
+    let states: Vec<u32> = states.iter().flat_map(CellRun::positions).collect();
     let numbers = contents.tokens.len() + states.len();
     let tables = 4 * numbers + LAYER_RECORD_BYTES * held.layers() + contents.notes.len();
-    let rows_at = (HEADER_BYTES + tables + 8).next_multiple_of(ALIGNMENT);
+    let rows_at = (HEADER_BYTES + tables + 8).next_multiple_of(format.alignment());
     file.seek(SeekFrom::Start(rows_at as u64))?;
     let mut end = rows_at;
     let mut sums = vec![];
@@ -57,18 +60,25 @@ fn write(
     for (layer, facts) in config.layers.iter().enumerate() {
         for side in [Side::Key, Side::Value] {
             let row = config.row_bytes(layer, side);
-            rows.resize(facts.kv_heads * held.row_count(layer) * row, 0);
+            let runs = saved_runs(format, held, bytes, layer);
+            let count: usize = runs.iter().map(|run| run.len as usize).sum();
+            rows.resize(facts.kv_heads * count * row, 0);
             bytes
-                .read_rows(layer, side, held.runs(layer), &mut rows)
+                .read_rows(layer, side, &runs, &mut rows)
                 .map_err(io::Error::other)?;
+            if format == Format::Prefix {
+                rows = laid_out(RowLayout::of(config, layer, side), count, &rows);
+            }
             sums.push(xxh64(&rows, 0));
+            let start = end.next_multiple_of(format.side_alignment());
+            file.write_all(&vec![0; start - end])?;
             file.write_all(&rows)?;
-            end += rows.len();
+            end = start + rows.len();
         }
     }
 
     let mut header = Vec::with_capacity(rows_at);
-    header.extend(MAGIC);
+    header.extend(format.magic());
     header.extend(VERSION.to_le_bytes());
     header.extend((held.layers() as u32).to_le_bytes());
     header.extend((end as u64).to_le_bytes());
@@ -101,4 +111,33 @@ fn write(
     header.extend(xxh64(&header, 0).to_le_bytes());
     file.seek(SeekFrom::Start(0))?;
     file.write_all(&header)
+}
+
+/// The runs of a layer that are saved: of a prefix's states only the last one.
+fn saved_runs(
+    format: Format,
+    held: &SequenceRows,
+    bytes: &dyn KvBytes,
+    layer: usize,
+) -> Vec<CellRun> {
+    let runs = held.runs(layer);
+    match format {
+        Format::Prefix if bytes.config().layers[layer].is_state() => {
+            let last = runs
+                .last()
+                .and_then(|run| run.clip(&(held.len - 1..held.len)));
+            Vec::from_iter(last)
+        }
+        _ => runs.to_vec(),
+    }
+}
+
+/// Lays out encoded rows `[heads, rows, row]` as attention reads them.
+fn laid_out(layout: RowLayout, count: usize, rows: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; rows.len()];
+    let head = (count * layout.row_bytes()).max(1);
+    for (from, to) in rows.chunks_exact(head).zip(out.chunks_exact_mut(head)) {
+        layout.put_rows(to, 0, from);
+    }
+    out
 }

@@ -33,6 +33,7 @@ impl DraftModel {
         let options = RunnerOptions {
             context: Some(context.min(longest)),
             pool_cells: Some(options.pool_cells.unwrap_or(context)),
+            prefix: None,
             ..options.clone()
         };
         let runner = BatchRunner::with_trees(draft, backend, &options, sequences, 0, 16)?;

@@ -88,6 +88,7 @@ impl HeadDraft {
             context: Some(context),
             // A sequence has a few candidates beside its tokens.
             pool_cells: Some(options.pool_cells.unwrap_or(context) + 64 * sequences),
+            prefix: None,
             ..options.clone()
         };
         let cache = cache_config(head.facts(), &options)?;

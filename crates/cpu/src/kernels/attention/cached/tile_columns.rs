@@ -5,9 +5,9 @@ use super::score::KeyTiles;
 use super::segments::Segment;
 use crate::kernels::decode::kv_rows::{self, KvDecoder};
 use crate::kv::HeadRows;
-use crate::kv::layout::TILE_CELLS;
 use crate::prefetch::Prefetcher;
 use crate::simd::{Avx512, LANES, Simd};
+use backend::TILE_CELLS;
 use kv::KvStorage;
 use std::ops::Range;
 

@@ -1,35 +1,53 @@
-//! Layouts of one head's rows in memory.
+//! `RowLayout`: how one head's rows lie in the CPU's memory and in prefix files.
 //!
 //! Values and all quantised rows are stored row after row. Keys of plain types are *transposed*: sixteen cells make a
 //! tile that stores their first elements side by side, then their second elements, and so on. Scoring then multiplies a
 //! query element with a vector of sixteen keys, without a transposition or a sum across lanes. The last tile is as wide
 //! as there are cells left, so both layouts take the same memory.
 
-use kv::KvStorage;
+use kv::{CacheConfig, KvStorage, Side};
 use std::ops::Range;
 
 /// Cells of a tile.
-pub(crate) const TILE_CELLS: usize = 16;
+pub const TILE_CELLS: usize = 16;
 
 /// How the rows of a head are stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum RowLayout {
+pub enum RowLayout {
     /// Row after row.
-    Rows { row_bytes: usize },
+    Rows {
+        /// Bytes of a row.
+        row_bytes: usize,
+    },
     /// Tiles of sixteen cells, dimension-major, with elements of this size.
-    Transposed { row_bytes: usize, element: usize },
+    Transposed {
+        /// Bytes of a row.
+        row_bytes: usize,
+        /// Bytes of an element.
+        element: usize,
+    },
 }
 
 impl RowLayout {
+    /// The layout of one side of a layer.
+    pub fn of(config: &CacheConfig, layer: usize, side: Side) -> RowLayout {
+        let (facts, storage) = (&config.layers[layer], config.storage(layer, side));
+        match side {
+            Side::Key if facts.is_state() => RowLayout::rows(storage, 0),
+            Side::Key => RowLayout::keys(storage, facts.key_dim),
+            Side::Value => RowLayout::rows(storage, facts.value_dim),
+        }
+    }
+
     /// Row after row.
-    pub(crate) fn rows(storage: KvStorage, dim: usize) -> RowLayout {
+    pub fn rows(storage: KvStorage, dim: usize) -> RowLayout {
         RowLayout::Rows {
             row_bytes: storage.row_bytes(dim),
         }
     }
 
     /// The layout of keys: transposed where elements are stored individually, else row after row.
-    pub(crate) fn keys(storage: KvStorage, dim: usize) -> RowLayout {
+    pub fn keys(storage: KvStorage, dim: usize) -> RowLayout {
         let row_bytes = storage.row_bytes(dim);
         let element = match storage {
             KvStorage::F32 => 4,
@@ -42,14 +60,16 @@ impl RowLayout {
         RowLayout::Transposed { row_bytes, element }
     }
 
-    pub(crate) fn row_bytes(self) -> usize {
+    /// Bytes of a row.
+    #[inline]
+    pub fn row_bytes(self) -> usize {
         match self {
             RowLayout::Rows { row_bytes } | RowLayout::Transposed { row_bytes, .. } => row_bytes,
         }
     }
 
     /// Stores a row at a cell of a head.
-    pub(crate) fn put(self, head: &mut [u8], cell: usize, row: &[u8]) {
+    pub fn put(self, head: &mut [u8], cell: usize, row: &[u8]) {
         match self {
             RowLayout::Rows { row_bytes } => {
                 head[cell * row_bytes..][..row_bytes].copy_from_slice(row);
@@ -68,7 +88,7 @@ impl RowLayout {
     }
 
     /// Reads the row of a cell of a head.
-    pub(crate) fn get(self, head: &[u8], cell: usize, row: &mut [u8]) {
+    pub fn get(self, head: &[u8], cell: usize, row: &mut [u8]) {
         match self {
             RowLayout::Rows { row_bytes } => {
                 row.copy_from_slice(&head[cell * row_bytes..][..row_bytes]);
@@ -84,7 +104,7 @@ impl RowLayout {
     }
 
     /// Stores rows at adjacent cells of a head.
-    pub(crate) fn put_rows(self, head: &mut [u8], first: usize, rows: &[u8]) {
+    pub fn put_rows(self, head: &mut [u8], first: usize, rows: &[u8]) {
         match self {
             RowLayout::Rows { row_bytes } => {
                 head[first * row_bytes..][..rows.len()].copy_from_slice(rows);
@@ -106,7 +126,7 @@ impl RowLayout {
     }
 
     /// Reads the rows of adjacent cells of a head.
-    pub(crate) fn get_rows(self, head: &[u8], first: usize, rows: &mut [u8]) {
+    pub fn get_rows(self, head: &[u8], first: usize, rows: &mut [u8]) {
         match self {
             RowLayout::Rows { row_bytes } => {
                 rows.copy_from_slice(&head[first * row_bytes..][..rows.len()]);
@@ -120,7 +140,7 @@ impl RowLayout {
     }
 
     /// Rewrites the last tile after the head has grown beyond its `old` cells.
-    pub(crate) fn relayout_last_tile(self, head: &mut [u8], old: usize) {
+    pub fn relayout_last_tile(self, head: &mut [u8], old: usize) {
         let RowLayout::Transposed { row_bytes, element } = self else {
             return;
         };
