@@ -176,8 +176,7 @@ fn work(graph: &Graph, calls: &[TapeCall], cache: &Option<CacheStep<'_, CpuKv>>)
     let one = |entry: &TapeCall| match (&entry.call, cache) {
         (Call::CachedAttention(op), Some(step)) => {
             let config = kv::KvBytes::config(step.bytes);
-            let storage =
-                [Side::Key, Side::Value].map(|side| config.storage(op.cache_id as usize, side));
+            let storage = [Side::Key, Side::Value].map(|side| config.storage(op.cache_id, side));
             WorkEstimate::of_attention(&op.attend, step.plan.layer(op.cache_id), storage)
         }
         (call, _) => WorkEstimate::of(graph, graph.node(entry.node), call),
