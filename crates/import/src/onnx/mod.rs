@@ -34,9 +34,11 @@ use crate::error::ImportError;
 use crate::genai::GenAi;
 use crate::lowered::{ImportOptions, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
+use crate::stages::{InputType, Stage};
 pub use decoder::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
 pub use file::{Onnx, Port};
 pub use lower::lower_with;
+pub(crate) use lower::stages::StageStart;
 pub use tensor::{OnnxTensor, read_tensor};
 
 /// The name of a file's only method.
@@ -79,6 +81,15 @@ pub(crate) fn specialise(
     fixed: &BTreeMap<String, Value>,
 ) -> Result<Graph, ImportError> {
     lower::lower_for(file, fixed, Some(shapes))
+}
+
+/// Lowers a stage of a model with its exported inputs and outputs: the first, or the one that follows a cut.
+pub(crate) fn stage(
+    file: &Onnx,
+    from: Option<&StageStart>,
+    inputs: &[InputType],
+) -> Result<Stage, ImportError> {
+    lower::stages::lower_stage(file, from, inputs)
 }
 
 /// Lowers a model to one method, `forward`.

@@ -358,10 +358,7 @@ pub(super) fn pad(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         None => Scalar::F32(call.float_or("value", 0.0)?),
         Some(id) => {
             let dtype = lower.dtype(id);
-            match lower
-                .const_value(id)
-                .and_then(|known| known.constant(dtype))
-            {
+            match lower.known(id).and_then(|known| known.constant(dtype)) {
                 Some(graph::Data::F32(list)) if list.len() == 1 => Scalar::F32(list[0]),
                 Some(graph::Data::I64(list)) if list.len() == 1 => Scalar::I64(list[0]),
                 Some(graph::Data::I32(list)) if list.len() == 1 => Scalar::I64(list[0].into()),

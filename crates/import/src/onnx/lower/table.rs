@@ -79,6 +79,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "TopK" => index::top_k,
         "Compress" => index::compress,
         "NonZero" => index::non_zero,
+        "Unique" => index::unique,
+        "NonMaxSuppression" => index::non_max_suppression,
         "ScatterND" => index::scatter_nd,
         "ScatterElements" | "Scatter" => index::scatter_elements,
 
@@ -230,6 +232,9 @@ pub(super) fn keeps_range(op: &str) -> bool {
             | "com.microsoft::QLinearSoftmax"
             | "ReverseSequence"
             | "Compress"
+            | "NonZero"
+            | "NonMaxSuppression"
+            | "Unique"
             | "CenterCropPad"
             | "BitwiseAnd"
             | "BitwiseOr"
