@@ -139,6 +139,21 @@ impl ShapedMethod {
         Ok(())
     }
 
+    /// Checks that the elements of inputs have their types.
+    ///
+    /// # Errors
+    /// `Value` with the first input that has another type.
+    pub fn check_types(&self, types: &[DType]) -> Result<(), ImportError> {
+        let mut pairs = self.inputs.iter().zip(types);
+        match pairs.find(|(input, dtype)| input.dtype != **dtype) {
+            None => Ok(()),
+            Some((input, dtype)) => {
+                let reason = format!("was given elements of type {dtype}");
+                Err(ImportError::value(format!("input {input}"), reason))
+            }
+        }
+    }
+
     /// The inputs with these shapes, for messages.
     pub(crate) fn shown(&self, shapes: &[&[usize]]) -> String {
         let pairs = self.inputs.iter().zip(shapes);

@@ -58,8 +58,9 @@ impl Onnx {
 
     /// The method in the place of a graph for all shapes, which failed with `error`.
     fn shaped_method(&self, error: ImportError) -> Result<ShapedMethod, ImportError> {
-        let list = |ports: &[Port]| ports.iter().map(Port::info).collect::<Option<Vec<_>>>();
-        match (list(&self.inputs), list(&self.outputs)) {
+        let inputs: Option<Vec<_>> = self.inputs.iter().map(Port::info).collect();
+        let outputs: Option<Vec<_>> = self.outputs.iter().map(Port::output_info).collect();
+        match (inputs, outputs) {
             (Some(inputs), Some(outputs)) => {
                 ShapedMethod::in_place_of(error, METHOD, inputs, outputs)
             }

@@ -5,6 +5,7 @@ use crate::{RuntimeError, RuntimeErrorKind};
 use backend::{
     Backend, BackendError, CompileOptions, NodeProfile, OutputCallback, Runnable, TraceCallback,
 };
+use base::DType;
 use graph::passes::{self, PassSelection};
 use graph::{Graph, Value, ValueRef};
 use import::{Artifact, Cut, ShapedMethod, StageInputs};
@@ -116,6 +117,8 @@ impl ShapedRuns {
         output: OutputCallback<'_>,
         trace: Option<TraceCallback<'_>>,
     ) -> Result<(), RuntimeError> {
+        let types: Vec<DType> = inputs.iter().map(|input| input.data.dtype()).collect();
+        self.method.check_types(&types)?;
         let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape).collect();
         let integers = self.method.integers().into_iter();
         let integer = |at: usize| (self.method.inputs[at].name.clone(), inputs[at].to_value());

@@ -17,6 +17,9 @@ use crate::stored_type::StoredType;
 /// Limit on the elements of operands that become constants because what a node computes of them is needed.
 const MAX_KNOWN_ELEMENTS: usize = 4096;
 
+/// Limit on the stages of a run.
+const MAX_STAGES: usize = 256;
+
 /// What the lowering of a node needed and could not know.
 pub(super) enum Need {
     /// The elements of a tensor; inside a loop, where a name stands for other tensors in every iteration, or not.
@@ -34,6 +37,8 @@ pub(super) enum Need {
 pub(crate) struct StageStart {
     /// The first node.
     node: usize,
+    /// The stages before.
+    stages: usize,
     /// The names of the stage's inputs.
     inputs: Vec<String>,
     values: BTreeMap<String, Carried>,
@@ -146,6 +151,7 @@ fn attempt(
                 live: &live,
                 node: at,
                 before,
+                stages: start.stages,
             };
             let ended = ending.end(lower, for_any_count);
             return ended.ok_or_else(|| node_error(node, reason))?;
@@ -231,6 +237,8 @@ struct Ending<'a> {
     node: usize,
     /// The number of tensors before its lowering began.
     before: usize,
+    /// The stages before this one.
+    stages: usize,
 }
 
 impl Ending<'_> {
@@ -252,8 +260,13 @@ impl Ending<'_> {
         };
         let mut start = StageStart {
             node: self.node,
+            stages: self.stages + 1,
             ..StageStart::default()
         };
+        if start.stages > MAX_STAGES {
+            let reason = format!("needs more than {MAX_STAGES} stages whose sizes depend on data");
+            return Some(Err(node_error(node, reason)));
+        }
         let later = file.nodes.iter().zip(self.live).skip(self.node);
         let later = later.filter(|(_, live)| **live);
         let names = later.flat_map(|(node, _)| &node.inputs);
@@ -281,12 +294,12 @@ impl Ending<'_> {
         let mut results = 0;
         match lower.need.take()? {
             Need::Elements { id, .. } if id.0 < self.before as u32 => kept.know(&lower, id)?,
-            Need::Elements { id, in_loop } => match lower.name_of(id).filter(|_| !in_loop) {
-                Some(name) => {
+            Need::Elements { id, in_loop } => match lower.name_of(id) {
+                Some(name) if !in_loop && !lower.fixed.contains_key(&name) => {
                     kept.know(&lower, id)?;
                     start.fixed.insert(name, kept.carry(&lower, id));
                 }
-                None => self.know_operands(&lower, node, &mut kept)?,
+                _ => self.know_operands(&lower, node, &mut kept)?,
             },
             Need::Results {
                 op,
