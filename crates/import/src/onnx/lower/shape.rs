@@ -93,6 +93,12 @@ pub(super) fn squeeze(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let one = Dim::from(1);
     let gone = match lower.ints_of(call, "axes", 1)? {
         Some(list) => axes(&list, shape.len())?,
+        // A dynamic size may be 1 in some runs.
+        None if shape.iter().any(|size| size.as_const().is_none()) => {
+            return Err(format!(
+                "removes all axes of size 1, and {shape:?} has dynamic sizes"
+            ));
+        }
         None => (0..shape.len())
             .filter(|axis| shape[*axis] == one)
             .collect(),

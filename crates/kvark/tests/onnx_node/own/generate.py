@@ -690,3 +690,6 @@ body = h.make_graph(
     [h.make_tensor_value_info("going", T.BOOL, []), h.make_tensor_value_info("next", T.FLOAT, [3])])
 save("loop_while", [h.make_node("Abs", ["x"], ["a"]), h.make_node("Loop", ["", "yes", "a"], ["last"], body=body), h.make_node("Add", ["last", "x"], ["y"])],
      {"x": noise(3)}, {"y": T.FLOAT}, {"step": np.abs(noise(3)), "yes": np.array(True), "limit": scalar(9.0)}, opset=21)
+# A size that is dynamic in the file and 1 in the run.
+save("squeeze_dynamic", [h.make_node("Squeeze", ["x"], ["s"]), h.make_node("Exp", ["s"], ["y"])], {"x": noise(1, 1, 4)}, {"y": T.FLOAT},
+     dims={"x": ["n", 1, 4]}, opset=21)
