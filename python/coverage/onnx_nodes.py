@@ -137,7 +137,7 @@ def table(results, described):
         f"{passed} of these pass ({100 * passed / max(1, len(meaning)):.1f} %). The others are "
         + ", ".join(f"{why} ({count})" for why, count in excluded.most_common())
         + ".",
-        "Inputs that decide shapes are given at import time. Tolerances are those of onnx's own runner (relative 0.001), wider for results",
+        "A model whose sizes depend on data runs in stages. Tolerances are those of onnx's own runner (relative 0.001), wider for results",
         "in half width and of Fourier transforms (absolute 0.000001).",
         "",
         "| op | tests | pass | refused | why |",

@@ -151,10 +151,10 @@ impl Exec {
             }
             None => session.run(inputs.clone())?,
         };
-        if self.placement
-            && let Some(graph) = session.graph()
-        {
-            shown.placement(graph, &devices.placement(graph)?);
+        if self.placement {
+            for graph in session.last_graphs() {
+                shown.placement(graph, &devices.placement(graph)?);
+            }
         }
         for state in session.states() {
             shown.states.extend(

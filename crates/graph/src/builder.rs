@@ -135,6 +135,11 @@ impl GraphBuilder {
         self.graph.tensor(id).constant()
     }
 
+    /// The number of tensors; those that are added later have greater ids.
+    pub fn tensors(&self) -> usize {
+        self.graph.tensors.len()
+    }
+
     /// The type of a tensor.
     pub fn ty(&self, id: TensorId) -> &TensorType {
         &self.graph.tensor(id).ty

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod data_sized;
 mod dim;
 mod element_count;
 mod error;
@@ -33,6 +34,7 @@ mod value;
 mod verify;
 
 pub use builder::GraphBuilder;
+pub use data_sized::{DataSized, NonMaxSuppression, Unique};
 pub use dim::{Bindings, Dim, MAX_SYMBOLS, Symbol};
 pub use error::{GraphError, GraphErrorKind};
 pub use graph::{Graph, Node, NodeId, StateInfo, SymbolInfo, Tensor, TensorId, TensorKind};

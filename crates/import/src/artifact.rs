@@ -17,6 +17,7 @@ use crate::onnx::{self, Onnx};
 use crate::pt2::{self, Pt2};
 use crate::pte::{self, Pte};
 use crate::safetensors::{self, Safetensors};
+use crate::stages::{Cut, InputType, Stage, StageInputs};
 use crate::stored_type::StoredType;
 
 /// An imported model.
@@ -218,6 +219,46 @@ impl Artifact {
             }
         };
         graph.map_err(|error| error.at_shapes(method.shown(shapes)))
+    }
+
+    /// Lowers the first stage of a method of [`shaped`](Artifact::shaped) for inputs of these shapes (ONNX only).
+    ///
+    /// # Errors
+    /// If the shapes are not those of the inputs, or a node cannot be lowered; the message names both.
+    pub fn first_stage(
+        &self,
+        method: &ShapedMethod,
+        shapes: &[&[usize]],
+    ) -> Result<Stage, ImportError> {
+        method.check(shapes, &BTreeMap::new())?;
+        let inputs = method.inputs.iter().zip(shapes);
+        let inputs = inputs.map(|(input, shape)| InputType {
+            dtype: input.dtype,
+            shape: shape.to_vec(),
+            known: None,
+            counted: None,
+        });
+        let inputs: Vec<InputType> = inputs.collect();
+        let stage = self.stage(None, &inputs);
+        stage.map_err(|error| error.at_shapes(method.shown(shapes)))
+    }
+
+    /// Lowers the stage after a cut, for the inputs that [`Cut::resume`] gives.
+    ///
+    /// # Errors
+    /// If a node cannot be lowered.
+    pub fn next_stage(&self, cut: &Cut, inputs: &StageInputs) -> Result<Stage, ImportError> {
+        self.stage(Some(cut), &inputs.types())
+    }
+
+    fn stage(&self, from: Option<&Cut>, inputs: &[InputType]) -> Result<Stage, ImportError> {
+        match &self.file {
+            ModelFile::Onnx { model, .. } => onnx::stage(model, from.map(|cut| &cut.start), inputs),
+            file => {
+                let what = format!("a {} file in stages", file.format().name());
+                Err(ImportError::unsupported(what))
+            }
+        }
     }
 
     /// Lowers all methods of [`shaped`](Artifact::shaped) for inputs with these dynamic sizes; they are then in

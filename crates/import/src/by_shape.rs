@@ -2,7 +2,8 @@
 //!
 //! A graph plans with sizes that are polynomials in those of its inputs. Where a method divides a size with a remainder, takes the larger
 //! of two, or makes a shape of such sizes, there is no such graph; with numbers in the place of the dynamic sizes there is. The same holds
-//! for a method that makes a shape of an integer that it is given, or chooses a branch by it.
+//! for a method that makes a shape of an integer that it is given, or chooses a branch by it. A method whose sizes depend on what it
+//! computes is lowered in [stages](crate::Stage).
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,8 @@ impl ShapedMethod {
     /// The method in the place of a graph for all shapes, which could not be made.
     ///
     /// # Errors
-    /// The given error, if it has nothing to do with sizes, or no input has a dynamic one or is a single integer.
+    /// The given error, if it has nothing to do with sizes, or if no input has a dynamic one or is a single integer and nothing depends
+    /// on data.
     pub(crate) fn in_place_of(
         error: ImportError,
         name: &str,
@@ -38,7 +40,7 @@ impl ShapedMethod {
     ) -> Result<ShapedMethod, ImportError> {
         let by_sizes = matches!(error.kind(), K::Node | K::Value | K::Graph | K::Unsupported);
         let dynamic = |input: &TensorInfo| input.dynamic_sizes().count() > 0 || is_integer(input);
-        let dynamic = inputs.iter().any(dynamic);
+        let dynamic = inputs.iter().any(dynamic) || error.depends_on_data();
         match by_sizes && dynamic {
             false => Err(error),
             true => Ok(ShapedMethod {
@@ -135,6 +137,21 @@ impl ShapedMethod {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the elements of inputs have their types.
+    ///
+    /// # Errors
+    /// `Value` with the first input that has another type.
+    pub fn check_types(&self, types: &[DType]) -> Result<(), ImportError> {
+        let mut pairs = self.inputs.iter().zip(types);
+        match pairs.find(|(input, dtype)| input.dtype != **dtype) {
+            None => Ok(()),
+            Some((input, dtype)) => {
+                let reason = format!("was given elements of type {dtype}");
+                Err(ImportError::value(format!("input {input}"), reason))
+            }
+        }
     }
 
     /// The inputs with these shapes, for messages.

@@ -77,6 +77,8 @@ pub(crate) enum ImportErrorDetail {
         op: String,
         reason: String,
     },
+    #[error("{error}")]
+    OnData { error: ImportError },
     #[error("{error} (with the inputs {inputs})")]
     AtShapes { error: ImportError, inputs: String },
     #[error("{what} is not supported")]
@@ -115,7 +117,9 @@ impl ImportError {
             ImportErrorDetail::Malformed { .. } => K::Malformed,
             ImportErrorDetail::UnknownOps { .. } => K::UnknownOp,
             ImportErrorDetail::Op { .. } => K::Node,
-            ImportErrorDetail::AtShapes { error, .. } => error.kind(),
+            ImportErrorDetail::AtShapes { error, .. } | ImportErrorDetail::OnData { error } => {
+                error.kind()
+            }
             ImportErrorDetail::Unsupported { .. } => K::Unsupported,
             ImportErrorDetail::Value { .. } => K::Value,
             ImportErrorDetail::MissingTensor { .. } => K::MissingTensor,
@@ -149,6 +153,16 @@ impl ImportError {
     pub(crate) fn at_shapes(self, inputs: String) -> ImportError {
         let error = self;
         ImportErrorDetail::AtShapes { error, inputs }.into()
+    }
+
+    /// The error of a node that needs what is known only when the model runs.
+    pub(crate) fn on_data(self) -> ImportError {
+        ImportErrorDetail::OnData { error: self }.into()
+    }
+
+    /// Whether a node needs what is known only when the model runs.
+    pub(crate) fn depends_on_data(&self) -> bool {
+        matches!(*self.problem, ImportErrorDetail::OnData { .. })
     }
 
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {

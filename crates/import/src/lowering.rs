@@ -1,6 +1,7 @@
 //! Graph builder shared by the ONNX and `.pt2` lowerings: nodes, constants, type promotion and constant evaluation.
 
 mod convolution;
+mod dynamic_quantise;
 mod einsum;
 mod ordering;
 mod pooling;

@@ -4,6 +4,7 @@ mod by_shape;
 mod copies;
 mod random;
 mod scatter;
+mod staged;
 
 pub use by_shape::MAX_SHAPES;
 pub use copies::SessionCopies;
@@ -253,7 +254,10 @@ impl InferenceSession {
 
     /// The elements of a state that the next run reads.
     pub fn state(&self, name: &str) -> Option<&Value> {
-        let mut states = self.last()?.states();
+        let Runs::Planned(runnable) = &self.runs else {
+            return None;
+        };
+        let mut states = runnable.states();
         states.find_map(|(own, value)| (own == name).then_some(value))
     }
 
@@ -287,9 +291,21 @@ impl InferenceSession {
         }
     }
 
-    /// The optimised graph; `None` if it is made for the shapes of each run's inputs, and there was no run.
+    /// The optimised graph; `None` if it is made for the shapes of each run's inputs, and there was no run. The first of the last run,
+    /// if that had several.
     pub fn graph(&self) -> Option<&Graph> {
-        Some(self.last()?.graph())
+        match &self.runs {
+            Runs::Planned(runnable) => Some(runnable.graph()),
+            Runs::ByShape(runs) => runs.last(),
+        }
+    }
+
+    /// The graphs of the last run, in the order in which they ran: several if the model needs sizes that depend on what it computes.
+    pub fn last_graphs(&self) -> Vec<&Graph> {
+        match &self.runs {
+            Runs::Planned(runnable) => vec![runnable.graph()],
+            Runs::ByShape(runs) => runs.last_graphs(),
+        }
     }
 
     /// Why the session makes a graph for the shapes of each run's inputs; `None` if one graph serves all shapes.
@@ -308,40 +324,6 @@ impl InferenceSession {
         }
     }
 
-    /// What ran last.
-    fn last(&self) -> Option<&Runnable> {
-        match &self.runs {
-            Runs::Planned(runnable) => Some(runnable),
-            Runs::ByShape(runs) => runs.last(),
-        }
-    }
-
-    /// Gets the graph for these inputs ready, and leaves out those that are constants of it.
-    fn prepared<V>(
-        &mut self,
-        mut inputs: Vec<V>,
-        view: impl Fn(&V) -> ValueRef<'_>,
-    ) -> Result<Vec<V>, RuntimeError> {
-        if let Runs::ByShape(runs) = &mut self.runs {
-            let shapes: Vec<&[usize]> = inputs.iter().map(|input| view(input).shape).collect();
-            let integers = runs.method().integers().into_iter();
-            let integer = |at: usize| (self.inputs[at].name.clone(), view(&inputs[at]).to_value());
-            let integers = integers.map(integer).collect();
-            runs.plan_for(&shapes, integers)?;
-            let mut infos = self.inputs.iter();
-            inputs.retain(|_| infos.next().is_some_and(|info| runs.takes(&info.name)));
-        }
-        Ok(inputs)
-    }
-
-    /// What runs on the inputs that were prepared last.
-    fn runnable(&mut self) -> &mut Runnable {
-        match &mut self.runs {
-            Runs::Planned(runnable) => runnable,
-            Runs::ByShape(runs) => runs.last_mut(),
-        }
-    }
-
     /// Runs the graph on named inputs, given in any order. Outputs are in the order of
     /// [`outputs`](InferenceSession::outputs).
     pub fn run<N: AsRef<str>>(
@@ -350,8 +332,10 @@ impl InferenceSession {
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
-        let inputs = self.prepared(inputs, Value::view)?;
-        let outputs = self.runnable().run(&inputs)?;
+        let outputs = match &mut self.runs {
+            Runs::Planned(runnable) => runnable.run(&inputs)?,
+            Runs::ByShape(runs) => collected(runs, &inputs, None)?,
+        };
         Ok(self.named(outputs))
     }
 
@@ -364,8 +348,10 @@ impl InferenceSession {
     ) -> Result<(), RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
-        let inputs = self.prepared(inputs, |view| *view)?;
-        Ok(self.runnable().run_borrowed(&inputs, output)?)
+        match &mut self.runs {
+            Runs::Planned(runnable) => Ok(runnable.run_borrowed(&inputs, output)?),
+            Runs::ByShape(runs) => runs.run(&inputs, output, None),
+        }
     }
 
     /// Like [`run`](InferenceSession::run), for the named outputs only, in this order.
@@ -440,8 +426,10 @@ impl InferenceSession {
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         let inputs = self.in_order(inputs)?;
         self.empty_cache()?;
-        let inputs = self.prepared(inputs, Value::view)?;
-        let outputs = self.runnable().run_traced(&inputs, trace)?;
+        let outputs = match &mut self.runs {
+            Runs::Planned(runnable) => runnable.run_traced(&inputs, trace)?,
+            Runs::ByShape(runs) => collected(runs, &inputs, Some(trace))?,
+        };
         Ok(self.named(outputs))
     }
 
@@ -453,10 +441,12 @@ impl InferenceSession {
         }
     }
 
-    /// The measurements since profiling was started, of the graph that ran last.
+    /// The measurements since profiling was started, of the graphs that ran last.
     pub fn profile(&self) -> Vec<NodeProfile> {
-        let last = self.last();
-        last.map_or_else(Vec::new, |runnable| runnable.executable().profile())
+        match &self.runs {
+            Runs::Planned(runnable) => runnable.executable().profile(),
+            Runs::ByShape(runs) => runs.profile(),
+        }
     }
 
     /// Bytes of activations and scratch allocated now.
@@ -503,6 +493,18 @@ impl InferenceSession {
         let names = self.outputs.iter().map(|info| info.name.clone());
         names.zip(outputs).collect()
     }
+}
+
+/// The outputs of a run.
+fn collected(
+    runs: &mut ShapedRuns,
+    inputs: &[Value],
+    trace: Option<TraceCallback<'_>>,
+) -> Result<Vec<Value>, RuntimeError> {
+    let views: Vec<ValueRef<'_>> = inputs.iter().map(Value::view).collect();
+    let mut outputs = vec![];
+    runs.run(&views, &mut |_, view| outputs.push(view.to_value()), trace)?;
+    Ok(outputs)
 }
 
 fn copies(

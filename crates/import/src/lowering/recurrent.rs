@@ -41,6 +41,8 @@ pub(crate) struct Direction {
     pub(crate) linear_before_reset: bool,
     /// Recurrent weights `[gates · hidden, hidden]` and bias.
     pub(crate) weight: TensorId,
+    /// Scale or scales of the recurrent weights, if they are integers; then hidden values are quantised to eight bits at every step.
+    pub(crate) scale: Option<TensorId>,
     pub(crate) bias: Option<TensorId>,
     /// Weights of the cell in the gates i, o and f, `[hidden]` each.
     pub(crate) peepholes: Option<[TensorId; 3]>,
@@ -156,7 +158,14 @@ impl LoweringBuilder {
                 Ok(State { h, c: h })
             }
             Cell::Lstm => {
-                let own = self.emit(Linear::default(), &operands)?;
+                let own = match (layer.scale, layer.bias) {
+                    (None, _) => self.emit(Linear::default(), &operands)?,
+                    (Some(scale), None) => self.quantised_product(last.h, layer.weight, scale)?,
+                    (Some(scale), Some(bias)) => {
+                        let own = self.quantised_product(last.h, layer.weight, scale)?;
+                        self.binary(B::Add, own, bias)?
+                    }
+                };
                 let sums = self.binary(B::Add, row, own)?;
                 let peep = |lower: &mut Self, x: TensorId, index: usize, c: TensorId| {
                     let Some(weights) = layer.peepholes else {

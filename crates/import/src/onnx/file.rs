@@ -69,6 +69,15 @@ impl Port {
             shape: shape.collect::<Option<_>>()?,
         })
     }
+
+    /// The same for an output: a shape that the file does not state is a single dynamic size, since only a run finds its rank.
+    pub(super) fn output_info(&self) -> Option<TensorInfo> {
+        let unstated = Port {
+            dims: Some(self.dims.clone().unwrap_or(vec![DimProto::Unknown])),
+            ..self.clone()
+        };
+        unstated.info()
+    }
 }
 
 /// A node of the model, with functions inlined.

@@ -34,9 +34,11 @@ use crate::error::ImportError;
 use crate::genai::GenAi;
 use crate::lowered::{ImportOptions, LoweredModel, Method};
 use crate::model_facts::ModelFacts;
+use crate::stages::{InputType, Stage};
 pub use decoder::{CacheInputs, CacheLayout, cache_layers, discover_kv_layers};
 pub use file::{Onnx, Port};
 pub use lower::lower_with;
+pub(crate) use lower::stages::StageStart;
 pub use tensor::{OnnxTensor, read_tensor};
 
 /// The name of a file's only method.
@@ -56,8 +58,9 @@ impl Onnx {
 
     /// The method in the place of a graph for all shapes, which failed with `error`.
     fn shaped_method(&self, error: ImportError) -> Result<ShapedMethod, ImportError> {
-        let list = |ports: &[Port]| ports.iter().map(Port::info).collect::<Option<Vec<_>>>();
-        match (list(&self.inputs), list(&self.outputs)) {
+        let inputs: Option<Vec<_>> = self.inputs.iter().map(Port::info).collect();
+        let outputs: Option<Vec<_>> = self.outputs.iter().map(Port::output_info).collect();
+        match (inputs, outputs) {
             (Some(inputs), Some(outputs)) => {
                 ShapedMethod::in_place_of(error, METHOD, inputs, outputs)
             }
@@ -79,6 +82,15 @@ pub(crate) fn specialise(
     fixed: &BTreeMap<String, Value>,
 ) -> Result<Graph, ImportError> {
     lower::lower_for(file, fixed, Some(shapes))
+}
+
+/// Lowers a stage of a model with its exported inputs and outputs: the first, or the one that follows a cut.
+pub(crate) fn stage(
+    file: &Onnx,
+    from: Option<&StageStart>,
+    inputs: &[InputType],
+) -> Result<Stage, ImportError> {
+    lower::stages::lower_stage(file, from, inputs)
 }
 
 /// Lowers a model to one method, `forward`.

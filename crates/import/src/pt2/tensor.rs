@@ -16,6 +16,8 @@ pub struct Pt2Tensor {
     pub shape: Vec<usize>,
     /// The elements in row-major order.
     pub data: Bytes,
+    /// Whether the elements are complex numbers: the last axis holds their real and imaginary parts.
+    pub(super) complex: bool,
     /// The address of the storage that the tensor is a view of.
     storage: usize,
 }
@@ -47,10 +49,17 @@ pub(super) fn kind(code: ScalarType) -> Result<StoredType, String> {
     })
 }
 
+/// PyTorch's code for complex numbers of two f32.
+const COMPLEX64: u32 = 10;
+
 impl Pt2Tensor {
     /// The view of a storage that `meta` describes. A view that is not contiguous is copied.
     pub(crate) fn new(name: &str, meta: &TensorMeta, storage: &Bytes) -> Result<Pt2Tensor, String> {
-        let kind = kind(meta.dtype)?;
+        let complex = meta.dtype.0 == COMPLEX64;
+        let kind = match complex {
+            true => StoredType::F32,
+            false => kind(meta.dtype)?,
+        };
         let width = kind.bits() / 8;
         if meta.layout != STRIDED {
             return Err(format!(
@@ -58,11 +67,19 @@ impl Pt2Tensor {
                 meta.layout
             ));
         }
-        let sizes = numbers("sizes", &meta.sizes)?;
-        let strides = numbers("strides", &meta.strides)?;
-        let [offset] = numbers("offset", std::slice::from_ref(&meta.storage_offset))?[..] else {
+        let mut sizes = numbers("sizes", &meta.sizes)?;
+        let mut strides = numbers("strides", &meta.strides)?;
+        let [mut offset] = numbers("offset", std::slice::from_ref(&meta.storage_offset))?[..]
+        else {
             unreachable!("one number gives one number");
         };
+        if complex {
+            sizes.push(2);
+            for number in strides.iter_mut().chain([&mut offset]) {
+                *number = number.saturating_mul(2);
+            }
+            strides.push(1);
+        }
         if sizes.len() != strides.len() {
             return Err(format!(
                 "has {} sizes but {} strides",
@@ -91,6 +108,7 @@ impl Pt2Tensor {
         Ok(Pt2Tensor {
             name: name.to_owned(),
             kind,
+            complex,
             shape: sizes,
             data: data.ok_or("has elements outside its storage")?,
             storage: storage.as_ptr() as usize,

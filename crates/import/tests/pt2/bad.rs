@@ -220,7 +220,9 @@ fn weights_of_other_types_are_named() {
         })
     };
     let table = [
-        ("\"dtype\": 7", "\"dtype\": 10", "complex"),
+        ("\"dtype\": 7", "\"dtype\": 9", "complex"),
+        ("\"dtype\": 7", "\"dtype\": 11", "complex"),
+        ("\"dtype\": 7", "\"dtype\": 10", "has 768 elements"),
         ("\"dtype\": 7", "\"dtype\": 8", "0.weight"),
         ("\"layout\": 7", "\"layout\": 1", "dense"),
         ("\"use_pickle\": false", "\"use_pickle\": true", "pickled"),

@@ -100,6 +100,58 @@ def branches_onnx() -> None:
     onnx.save(model, HERE / "branches.onnx")
 
 
+def detect_onnx() -> None:
+    """Boxes that remain of overlapping ones, the five best of them, and a branch that depends on whether there are any."""
+    noise = np.random.default_rng(11)
+    value = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    node = helper.make_node
+    some = helper.make_graph([node("ReduceMax", ["conf"], ["some"], keepdims=0)], "some", [], [value("some", [])])
+    none = helper.make_graph([node("Neg", ["one"], ["none"])], "none", [], [value("none", [])])
+    constants = {
+        "weight": noise.normal(0, 1, (6, 3)).astype(np.float32),
+        "most": np.array([4]),
+        "overlap": np.array([0.3], np.float32),
+        "score": np.array([0.6], np.float32),
+        "box": np.array([0, 2]),
+        "five": np.array([5]),
+        "zero": np.array(0),
+        "one": np.array(1, np.float32),
+    }
+    nodes = [
+        node("MatMul", ["features", "weight"], ["raw"]),
+        node("Sigmoid", ["raw"], ["probability"]),
+        node("Transpose", ["probability"], ["scores"], perm=[0, 2, 1]),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "score"], ["chosen"]),
+        node("Gather", ["chosen", "box"], ["places"], axis=1),
+        node("GatherND", ["boxes", "places"], ["picked"]),
+        node("GatherND", ["scores", "chosen"], ["conf"]),
+        node("Shape", ["conf"], ["count"]),
+        node("Min", ["count", "five"], ["k"]),
+        node("TopK", ["conf", "k"], ["top", "at"]),
+        node("Gather", ["picked", "at"], ["best"], axis=0),
+        node("ReduceSum", ["count"], ["all"], keepdims=0),
+        node("Greater", ["all", "zero"], ["any"]),
+        node("If", ["any"], ["highest"], then_branch=some, else_branch=none),
+        node("Add", ["top", "highest"], ["raised"]),
+    ]
+    inputs = [value("boxes", ["batch", "boxes", 4]), value("features", ["batch", "boxes", 6])]
+    outputs = [value("best", ["found", 4]), value("raised", ["found"]), value("highest", [])]
+    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "detect", inputs, outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.checker.check_model(model)
+    path = HERE / "detect.onnx"
+    onnx.save(model, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    cases = []
+    for count, scale in ((12, 1), (12, 1), (12, 0), (30, 1), (1, 1)):
+        centre, size = noise.uniform(0, 10, (2, count, 2)), noise.uniform(0.5, 4, (2, count, 2))
+        boxes = np.concatenate([centre - size / 2, centre + size / 2], -1).astype(np.float32)
+        features = scale * noise.normal(0, 1, (2, count, 6)).astype(np.float32)
+        cases.append(([boxes, features], session.run(None, {"boxes": boxes, "features": features})))
+    golden("detect", cases)
+
+
 class Pyramid(nn.Module):
     """The same in PyTorch."""
 
@@ -163,4 +215,5 @@ def executorch(program, name) -> None:
 if __name__ == "__main__":
     pyramid_onnx()
     branches_onnx()
+    detect_onnx()
     programs()

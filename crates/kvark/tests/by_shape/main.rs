@@ -95,6 +95,47 @@ fn every_shape_gives_what_its_framework_gives() {
 }
 
 #[test]
+fn sizes_that_depend_on_data_are_found_between_graphs() {
+    for (executor, passes) in [
+        (ExecutorKind::Compiled, "all"),
+        (ExecutorKind::Compiled, "none"),
+        (ExecutorKind::Interpreted, "all"),
+    ] {
+        let options = InferenceOptions {
+            compile: CompileOptions {
+                threads: Some(2),
+                executor,
+                ..CompileOptions::default()
+            },
+            passes: PassSelection::parse(passes).unwrap(),
+            ..InferenceOptions::default()
+        };
+        let mut session = session("detect.onnx", &options);
+        let reason = session.planned_by_shape().unwrap();
+        assert!(reason.contains("NonMaxSuppression"), "{reason}");
+        let cases = cases("detect.json");
+        let mut graphs = vec![];
+        for (inputs, truth) in cases.iter().chain(&cases) {
+            let found = run(&mut session, inputs).unwrap();
+            for (found, truth) in found.iter().zip(truth) {
+                assert_eq!(found.shape, truth.shape, "passes {passes}");
+                let pairs = found.as_f32().unwrap().iter().zip(truth.as_f32().unwrap());
+                let far = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(far <= 1e-5, "passes {passes}: {far:e}");
+            }
+            assert!(session.last_graphs().len() > 1);
+            graphs.push(session.compiled_graphs());
+        }
+        // Each shape, count and branch comes back after others.
+        assert_eq!(graphs[cases.len() - 1], graphs[2 * cases.len() - 1]);
+        // Several threads run copies.
+        let copies = session.copies().cloned().unwrap();
+        let mut copy = copies.make(session.inputs(), session.outputs()).unwrap();
+        assert_eq!(run(&mut copy, &cases[0].0), run(&mut session, &cases[0].0));
+    }
+}
+
+#[test]
 fn graphs_of_the_last_shapes_are_held() {
     let mut session = session("pyramid.onnx", &InferenceOptions::default());
     assert!(session.graph().is_none());

@@ -1,6 +1,6 @@
 //! ONNX's own node tests on the CPU backend: a folder each with `model.onnx` and `test_data_set_N/{input,output}_M.pb`.
 
-use kvark::inference::{Bytes, Data, InferenceOptions, Value};
+use kvark::inference::{Bytes, InferenceOptions, Value};
 use kvark::model::onnx;
 use kvark::model::onnx::{Onnx, OnnxTensor, read_tensor};
 use kvark::{Cpu, InferenceSession};
@@ -144,11 +144,8 @@ fn check(model: &Onnx, test: &Path, set: &Path, cpu: &Cpu) -> Result<(), Outcome
     let value = |(name, tensor): (String, OnnxTensor)| Ok((name, tensor.value().map_err(refused)?));
     let inputs = tensors(set, "input", &model.inputs)?.into_iter();
     let inputs = inputs.map(value).collect::<Result<BTreeMap<_, _>, _>>()?;
-    let (mut session, fixed) = session(model, &inputs, cpu)?;
-    let given = inputs
-        .into_iter()
-        .filter(|(name, _)| !fixed.contains_key(name));
-    let found = session.run(given).map_err(refused)?;
+    let mut session = session(model, test, cpu)?;
+    let found = session.run(inputs).map_err(refused)?;
     let found: BTreeMap<String, Value> = found.into_iter().collect();
     for (name, truth) in tensors(set, "output", &model.outputs)? {
         let found = found
@@ -161,32 +158,14 @@ fn check(model: &Onnx, test: &Path, set: &Path, cpu: &Cpu) -> Result<(), Outcome
     Ok(())
 }
 
-/// The model with only those inputs fixed that decide shapes.
-fn session(
-    model: &Onnx,
-    inputs: &BTreeMap<String, Value>,
-    cpu: &Cpu,
-) -> Result<(InferenceSession, BTreeMap<String, Value>), Outcome> {
-    let small = |value: &Value| value.shape.len() < 2;
-    let integer = |value: &Value| matches!(value.data, Data::I64(_) | Data::I32(_));
-    let choices: [&dyn Fn(&Value) -> bool; 3] =
-        [&|_| false, &|v| small(v) && integer(v), &|v| small(v)];
-    let mut last = None;
-    for fixes in choices {
-        let fixed = inputs.iter().filter(|(_, value)| fixes(value));
-        let fixed: BTreeMap<String, Value> = fixed
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
-        match onnx::lower_with(model, &fixed) {
-            Ok(graph) => {
-                let options = InferenceOptions::default();
-                let session = InferenceSession::from_graph(graph, cpu, &options);
-                return Ok((session.map_err(refused)?, fixed));
-            }
-            Err(error) => last = Some(error),
-        }
+/// A session on the model's graph for all shapes, or else on graphs for the shapes of each run.
+fn session(model: &Onnx, test: &Path, cpu: &Cpu) -> Result<InferenceSession, Outcome> {
+    let options = InferenceOptions::default();
+    match onnx::lower_with(model, &BTreeMap::new()) {
+        Ok(graph) => InferenceSession::from_graph(graph, cpu, &options),
+        Err(_) => InferenceSession::load(&test.join("model.onnx"), cpu, &options),
     }
-    Err(refused(last.expect("there are choices")))
+    .map_err(refused)
 }
 
 /// Compares floats within the tolerance, other values exactly.

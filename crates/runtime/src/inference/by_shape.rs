@@ -1,10 +1,14 @@
-//! `ShapedRuns`: runs of a method whose graph is made for the shapes of each run's inputs.
+//! `ShapedRuns`: runs of a method whose graph, or several, is made for the shapes of each run's inputs.
 
+use super::staged::{PlannedStage, StageMaker};
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{Backend, BackendError, CompileOptions, Runnable};
-use graph::Value;
+use backend::{
+    Backend, BackendError, CompileOptions, NodeProfile, OutputCallback, Runnable, TraceCallback,
+};
+use base::DType;
 use graph::passes::{self, PassSelection};
-use import::{Artifact, ShapedMethod};
+use graph::{Graph, Value, ValueRef};
+use import::{Artifact, Cut, ShapedMethod, StageInputs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,19 +27,30 @@ pub(super) struct ShapedRuns {
     passes: PassSelection,
     /// The last used first.
     planned: Vec<PlannedGraph>,
-    /// Whether graphs are made for the values of single integers too, because one could not be made without them.
-    by_value: bool,
+    /// How graphs are made: as the last one was, which could not be made in a simpler way.
+    kind: Specialisation,
     /// Whether nodes are measured.
     profiling: bool,
 }
 
-/// A compiled graph and what it was made for.
+/// What graphs are made for, from the simplest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Specialisation {
+    /// The shapes of the inputs.
+    Shapes,
+    /// These, and the values of inputs that are single integers.
+    Integers,
+    /// The shapes, in stages: what else a stage is made for is found by the one before.
+    Stages,
+}
+
+/// A compiled graph, or several stages, and what they were made for.
 struct PlannedGraph {
     /// The shapes of all inputs.
     shapes: Vec<Vec<usize>>,
     /// The inputs that are constants of the graph.
     fixed: BTreeMap<String, Value>,
-    runnable: Runnable,
+    stage: PlannedStage,
 }
 
 impl ShapedRuns {
@@ -65,7 +80,7 @@ impl ShapedRuns {
             compile: compile.clone(),
             passes: passes.clone(),
             planned: vec![],
-            by_value: false,
+            kind: Specialisation::Shapes,
             profiling: false,
         })
     }
@@ -75,8 +90,7 @@ impl ShapedRuns {
         &self.method
     }
 
-    /// Makes the graph for inputs of these shapes, of which the single integers have these values by name, unless it is held. Integers
-    /// that are its constants are no inputs of it: see [`takes`](ShapedRuns::takes).
+    /// Makes the graph for inputs of these shapes, of which the single integers have these values by name, unless it is held.
     pub(super) fn plan_for(
         &mut self,
         shapes: &[&[usize]],
@@ -96,18 +110,38 @@ impl ShapedRuns {
         Ok(())
     }
 
-    /// The graph that was planned for last.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub(super) fn last_mut(&mut self) -> &mut Runnable {
-        &mut self.planned[0].runnable
-    }
-
-    /// Whether the graph that was planned for last has this input of the method.
-    pub(super) fn takes(&self, input: &str) -> bool {
-        let last = self.planned.first();
-        last.is_none_or(|planned| !planned.fixed.contains_key(input))
+    /// Runs the method on these inputs, with a graph that is made unless there is one for their shapes.
+    pub(super) fn run(
+        &mut self,
+        inputs: &[ValueRef<'_>],
+        output: OutputCallback<'_>,
+        trace: Option<TraceCallback<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let types: Vec<DType> = inputs.iter().map(|input| input.data.dtype()).collect();
+        self.method.check_types(&types)?;
+        let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape).collect();
+        let integers = self.method.integers().into_iter();
+        let integer = |at: usize| (self.method.inputs[at].name.clone(), inputs[at].to_value());
+        let integers = integers.map(integer).collect();
+        self.plan_for(&shapes, integers)?;
+        let PlannedGraph { fixed, stage, .. } = &mut self.planned[0];
+        let infos = inputs.iter().zip(&self.method.inputs);
+        let taken = infos.filter(|(_, info)| !fixed.contains_key(&info.name));
+        let taken: Vec<ValueRef<'_>> = taken.map(|(input, _)| *input).collect();
+        let maker = Maker {
+            backend: &*self.backend,
+            compile: &self.compile,
+            passes: &self.passes,
+            profiling: self.profiling,
+        };
+        let artifact = &self.artifact;
+        let maker = StageMaker {
+            compile: &|graph, like| maker.compile(graph, like),
+            next: &|cut: &Cut, inputs: &StageInputs| Ok(artifact.next_stage(cut, inputs)?),
+        };
+        stage.run(&taken, inputs, &maker, output, trace)?;
+        self.forget_oldest();
+        Ok(())
     }
 
     /// Lowers, plans and compiles the graph for these inputs.
@@ -117,41 +151,66 @@ impl ShapedRuns {
         integers: BTreeMap<String, Value>,
     ) -> Result<PlannedGraph, RuntimeError> {
         let none = BTreeMap::new();
-        let lowered = match self.by_value {
-            true => self.artifact.specialise(&self.method, shapes, &integers),
-            false => self.artifact.specialise(&self.method, shapes, &none),
+        let mut first_error = None;
+        let maker = Maker {
+            backend: &*self.backend,
+            compile: &self.compile,
+            passes: &self.passes,
+            profiling: self.profiling,
         };
-        let (mut graph, fixed) = match lowered {
-            Ok(graph) if self.by_value => (graph, integers),
-            Ok(graph) => (graph, none),
-            Err(error) if self.by_value || integers.is_empty() => return Err(error.into()),
-            Err(_) => {
-                let graph = self.artifact.specialise(&self.method, shapes, &integers)?;
-                self.by_value = true;
-                (graph, integers)
+        for kind in [
+            Specialisation::Shapes,
+            Specialisation::Integers,
+            Specialisation::Stages,
+        ] {
+            let has_any = kind != Specialisation::Integers || !integers.is_empty();
+            if kind < self.kind || !has_any {
+                continue;
             }
-        };
-        passes::optimise_with(&mut graph, &self.passes).map_err(BackendError::from)?;
-        if let Some(last) = self.last() {
-            graph.share_constants(last.graph());
+            let fixed = match kind {
+                Specialisation::Integers => &integers,
+                _ => &none,
+            };
+            let like = self.last();
+            let made = match kind {
+                Specialisation::Stages => {
+                    let stage = self.artifact.first_stage(&self.method, shapes);
+                    stage.map(|stage| {
+                        PlannedStage::new(stage, &|graph, like| maker.compile(graph, like), like)
+                    })
+                }
+                _ => {
+                    let graph = self.artifact.specialise(&self.method, shapes, fixed);
+                    graph.map(|graph| Ok(PlannedStage::whole(maker.compile(graph, like)?)))
+                }
+            };
+            match made {
+                Ok(stage) => {
+                    let planned = PlannedGraph {
+                        shapes: shapes.iter().map(|shape| shape.to_vec()).collect(),
+                        fixed: fixed.clone(),
+                        stage: stage?,
+                    };
+                    self.kind = kind;
+                    return Ok(planned);
+                }
+                // A way that other files cannot take does not say what is wrong with this one.
+                Err(error) => first_error = Some(first_error.unwrap_or(error)),
+            }
         }
-        let graph = Arc::new(graph);
-        let executable = self.backend.compile(graph.clone(), &self.compile)?;
-        let mut runnable = Runnable::bind(graph, executable, None)?;
-        if self.profiling {
-            runnable.executable_mut().set_profiling(true);
-        }
-        Ok(PlannedGraph {
-            shapes: shapes.iter().map(|shape| shape.to_vec()).collect(),
-            fixed,
-            runnable,
-        })
+        Err(first_error
+            .expect("graphs are made in stages at last")
+            .into())
     }
 
     /// Drops the graphs that were used longest ago, if there are too many or their arenas are too large.
     fn forget_oldest(&mut self) {
         self.planned.truncate(MAX_SHAPES);
-        let arena = |planned: &PlannedGraph| planned.runnable.executable().arena_bytes();
+        let arena = |planned: &PlannedGraph| {
+            let graphs = planned.stage.all().into_iter();
+            let bytes = graphs.map(|runnable| runnable.executable().arena_bytes());
+            bytes.sum::<usize>()
+        };
         while self.planned.len() > 1
             && self.planned[1..].iter().map(arena).sum::<usize>() > MAX_IDLE_ARENA_BYTES
         {
@@ -159,21 +218,61 @@ impl ShapedRuns {
         }
     }
 
-    /// The graph of the last run.
-    pub(super) fn last(&self) -> Option<&Runnable> {
-        self.planned.first().map(|planned| &planned.runnable)
+    /// The graph of the last run, or its first one.
+    pub(super) fn last(&self) -> Option<&Graph> {
+        let mut graphs = self.planned.first()?.stage.chain();
+        graphs.next().map(Runnable::graph)
+    }
+
+    /// The graphs of the last run, in the order in which they ran.
+    pub(super) fn last_graphs(&self) -> Vec<&Graph> {
+        let last = self.planned.first();
+        let graphs = last.into_iter().flat_map(|last| last.stage.chain());
+        graphs.map(Runnable::graph).collect()
+    }
+
+    /// The measurements of the last run's graphs.
+    pub(super) fn profile(&self) -> Vec<NodeProfile> {
+        let last = self.planned.first();
+        last.map_or_else(Vec::new, |last| last.stage.profile())
     }
 
     /// The graphs that are held.
     pub(super) fn all(&self) -> impl Iterator<Item = &Runnable> {
-        self.planned.iter().map(|planned| &planned.runnable)
+        self.planned.iter().flat_map(|planned| planned.stage.all())
     }
 
     /// Starts or stops measuring nodes.
     pub(super) fn set_profiling(&mut self, on: bool) {
         self.profiling = on;
         for planned in &mut self.planned {
-            planned.runnable.executable_mut().set_profiling(on);
+            let mut set = |runnable: &mut Runnable| runnable.executable_mut().set_profiling(on);
+            planned.stage.each_mut(&mut set);
         }
+    }
+}
+
+/// Compiles graphs for a backend.
+struct Maker<'a> {
+    backend: &'a dyn Backend,
+    compile: &'a CompileOptions,
+    passes: &'a PassSelection,
+    profiling: bool,
+}
+
+impl Maker<'_> {
+    /// Optimises and compiles a graph that shares the constants of another.
+    fn compile(&self, mut graph: Graph, like: Option<&Graph>) -> Result<Runnable, RuntimeError> {
+        passes::optimise_with(&mut graph, self.passes).map_err(BackendError::from)?;
+        if let Some(like) = like {
+            graph.share_constants(like);
+        }
+        let graph = Arc::new(graph);
+        let executable = self.backend.compile(graph.clone(), self.compile)?;
+        let mut runnable = Runnable::bind(graph, executable, None)?;
+        if self.profiling {
+            runnable.executable_mut().set_profiling(true);
+        }
+        Ok(runnable)
     }
 }

@@ -2,11 +2,11 @@
 
 use super::{InferenceSession, Runs, TensorDim, TensorInfo, list};
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{BackendError, Runnable, integer_source};
+use backend::{BackendError, integer_source};
 use base::DType;
 use graph::ops::Op;
 use graph::plan::MemoryPlan;
-use graph::{Bindings, Data, Graph, TensorId, Value};
+use graph::{Bindings, Data, Dim, Graph, GraphBuilder, TensorId, Value};
 use std::collections::BTreeMap;
 
 /// The options of random inputs.
@@ -43,22 +43,29 @@ impl InferenceSession {
         random: &RandomInputs,
     ) -> Result<Vec<(String, Value)>, RuntimeError> {
         self.check_names(random)?;
-        let bindings = match &self.runs {
-            Runs::Planned(runnable) => self.bindings(runnable.graph(), &given, random)?,
+        let (bindings, planned) = match &self.runs {
+            Runs::Planned(runnable) => (self.bindings(runnable.graph(), &given, random)?, vec![]),
             Runs::ByShape(_) => {
-                self.plan_for_sizes(&mut given, random)?;
-                Bindings::default()
+                let planned = self.plan_for_sizes(&mut given, random)?;
+                (Bindings::default(), planned)
             }
         };
-        let runnable = self.last().expect("the graph for these inputs");
+        let shapes;
+        let (graph, positions) = match &self.runs {
+            Runs::Planned(runnable) => (runnable.graph(), runnable.position_input()),
+            Runs::ByShape(runs) => {
+                shapes = self.graph_of_inputs(&planned)?;
+                (runs.last().unwrap_or(&shapes), None)
+            }
+        };
         let left_out = |name: &str| given.iter().all(|(given, _)| given != name);
         let missing = (0..self.inputs.len()).filter(|i| left_out(&self.inputs[*i].name));
         let missing: Vec<usize> = missing.collect();
-        self.check_memory(runnable.graph(), &bindings)?;
+        self.check_memory(graph, &bindings)?;
         // The state of an xorshift generator must not be zero.
         let mut noise = RandomSource(random.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for input in missing {
-            let value = self.random(runnable, input, &bindings, &mut noise)?;
+            let value = self.random(graph, positions, input, &bindings, &mut noise)?;
             given.push((self.inputs[input].name.clone(), value));
         }
         Ok(given)
@@ -86,14 +93,14 @@ impl InferenceSession {
         }
     }
 
-    /// Makes the graph for the chosen sizes and the given inputs. Single integers, which the graph may be made for, are then given too.
+    /// Makes the graph for the chosen sizes and the given inputs, and returns the shapes of all. Single integers, which the graph may be made for, are then given too.
     fn plan_for_sizes(
         &mut self,
         given: &mut Vec<(String, Value)>,
         random: &RandomInputs,
-    ) -> Result<(), RuntimeError> {
+    ) -> Result<Vec<Vec<usize>>, RuntimeError> {
         let Runs::ByShape(runs) = &mut self.runs else {
-            return Ok(());
+            return Ok(vec![]);
         };
         let shapes = runs.method().shapes(|name| {
             let chosen = random.sizes.iter().rfind(|(own, _)| own == name);
@@ -122,8 +129,21 @@ impl InferenceSession {
             }
             integers.insert(name.clone(), value);
         }
-        let shapes: Vec<&[usize]> = shapes.iter().map(|shape| &shape[..]).collect();
-        runs.plan_for(&shapes, integers)
+        let views: Vec<&[usize]> = shapes.iter().map(|shape| &shape[..]).collect();
+        runs.plan_for(&views, integers)?;
+        Ok(shapes)
+    }
+
+    /// A graph that has the inputs with these shapes and computes nothing, for a model whose first graph is made when its inputs are
+    /// known.
+    fn graph_of_inputs(&self, shapes: &[Vec<usize>]) -> Result<Graph, RuntimeError> {
+        let mut builder = GraphBuilder::new("inputs");
+        let mut ids = vec![];
+        for (info, shape) in self.inputs.iter().zip(shapes) {
+            let shape: Vec<Dim> = shape.iter().map(|size| Dim::from(*size)).collect();
+            ids.push(builder.input(&info.name, info.dtype, shape));
+        }
+        Ok(builder.finish(&ids).map_err(BackendError::from)?)
     }
 
     /// Returns an error if a chosen size is none of the model's.
@@ -188,12 +208,12 @@ impl InferenceSession {
 
     fn random(
         &self,
-        runnable: &Runnable,
+        graph: &Graph,
+        positions: Option<(usize, usize)>,
         input: usize,
         bindings: &Bindings,
         noise: &mut RandomSource,
     ) -> Result<Value, RuntimeError> {
-        let graph = runnable.graph();
         let named = |id: &&TensorId| graph.tensor(**id).name == self.inputs[input].name;
         let id = graph.inputs().iter().find(named);
         let id = *id.expect("inputs that are no constants are in the graph");
@@ -202,7 +222,7 @@ impl InferenceSession {
         let shape = shape.ok_or_else(|| RuntimeErrorKind::TooLarge(tensor.name.clone()))?;
         let len: usize = shape.iter().product();
         let integer = |noise: &mut RandomSource, i: usize| -> usize {
-            match runnable.position_input() {
+            match positions {
                 Some((positions, per_token)) if positions == input => i / per_token.max(1),
                 _ => match rows_indexed(graph, id, bindings) {
                     Some(Rows::Table(rows)) => noise.below(rows),
@@ -298,7 +318,6 @@ mod tests {
     use crate::InferenceOptions;
     use backend::reference::Reference;
     use base::Bytes;
-    use graph::GraphBuilder;
     use graph::ops::GatherRows;
 
     /// Rows of a table of seven, and a row of numbers for each.

@@ -330,7 +330,7 @@ pub(super) fn identity(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
 pub(super) fn dropout(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     if let Some(training) = lower.maybe(call, 2)? {
         let trains = lower
-            .const_value(training)
+            .known(training)
             .and_then(|known| known.constant(DType::Bool));
         if trains != Some(graph::Data::Bool(vec![false])) {
             return Err("is in training mode: export the model for inference".into());

@@ -1,10 +1,12 @@
 //! State of lowering one model: its tensors, their stored types and dynamic sizes, by the file's names.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
 
 use graph::{Dim, TensorId};
 
+use super::stages::Need;
 use crate::const_eval::ConstValue;
 use crate::lowering::LoweringBuilder;
 use crate::onnx::file::Onnx;
@@ -30,6 +32,12 @@ pub(in crate::onnx) struct OnnxLowering<'a> {
     pub(super) loop_depth: usize,
     /// Nodes of loop bodies that are lowered so far.
     pub(super) unrolled: usize,
+    /// What the node being lowered needs and depends on data.
+    pub(super) need: Cell<Option<Need>>,
+    /// Results of ops that were computed before the stage, by the name of the node's first result.
+    pub(super) results: HashMap<String, Vec<TensorId>>,
+    /// Tensors of the node's branches that became known before the stage.
+    pub(super) fixed: HashMap<String, TensorId>,
 }
 
 impl Deref for OnnxLowering<'_> {
@@ -62,6 +70,9 @@ impl<'a> OnnxLowering<'a> {
             sequences: HashMap::new(),
             loop_depth: 0,
             unrolled: 0,
+            need: Cell::new(None),
+            results: HashMap::new(),
+            fixed: HashMap::new(),
         }
     }
 
@@ -97,7 +108,7 @@ impl<'a> OnnxLowering<'a> {
 
     /// The elements of an integer tensor that determines shapes; they may depend on dynamic sizes.
     pub(in crate::onnx) fn sizes(&self, id: TensorId) -> Result<Vec<Dim>, String> {
-        match self.const_value(id) {
+        match self.known(id) {
             Some(ConstValue::Dims(list)) => Ok(list),
             _ => Err("a shape depends on data; only shapes that follow from the shapes of the inputs are supported".into()),
         }

@@ -100,7 +100,7 @@ pub(super) fn mat_mul_integer_to_float(lower: &mut OnnxLowering<'_>, call: &Call
 /// Quantises rows to 8 bits as `DynamicQuantizeLinear` does and multiplies them with 8-bit weights.
 pub(super) fn dynamic_quantize_mat_mul(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let x = lower.real(call, 0)?;
-    let [quants, scale, zero] = integer_products::quantised(lower, x)?;
+    let [quants, scale, zero] = lower.dynamically_quantised(x)?;
     let rows = lower.binary(B::Sub, quants, zero)?;
     let weights = integer_products::weights(lower, call, (1, 3))?;
     let product = lower.exact_product(rows, weights)?;

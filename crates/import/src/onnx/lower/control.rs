@@ -96,7 +96,7 @@ impl<'a> OnnxLowering<'a> {
 
     /// A boolean of one element that is known at import time.
     pub(super) fn known_bool(&self, id: TensorId) -> Option<bool> {
-        match self.const_value(id)?.constant(DType::Bool)? {
+        match self.known(id)?.constant(DType::Bool)? {
             Data::Bool(list) if list.len() == 1 => Some(list[0]),
             _ => None,
         }

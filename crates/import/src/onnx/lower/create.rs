@@ -144,7 +144,7 @@ pub(super) fn range(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
 
 /// A range of real numbers with constant bounds.
 fn float_range(lower: &mut OnnxLowering<'_>, ids: [graph::TensorId; 3]) -> Results {
-    let one = |id| match lower.const_value(id)?.constant(DType::F32)? {
+    let one = |id| match lower.known(id)?.constant(DType::F32)? {
         graph::Data::F32(list) if list.len() == 1 => Some(f64::from(list[0])),
         _ => None,
     };

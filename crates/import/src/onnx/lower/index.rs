@@ -5,7 +5,7 @@ use graph::ops::{
     BinaryFunction, CompareFunction, Gather, GatherElements, Index, Scalar, Scatter,
     ScatterFunction, Slice,
 };
-use graph::{Data, Dim, TensorId};
+use graph::{Data, DataSized, Dim, NonMaxSuppression, TensorId, Unique};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
@@ -153,14 +153,9 @@ pub(super) fn scatter_elements(lower: &mut OnnxLowering<'_>, call: &Call<'_>) ->
     ])
 }
 
-/// The elements of an axis, or of all axes, whose condition is true; the condition must be known at import time.
+/// The elements of an axis, or of all axes, whose condition is true.
 pub(super) fn compress(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let (mut x, condition) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
-    let known = lower.const_value(condition);
-    let known = known.and_then(|known| known.constant(DType::Bool));
-    let Some(Data::Bool(list)) = known else {
-        return Err("its condition depends on data, and so would the size of its result".into());
-    };
     let axis = match call.int("axis")? {
         Some(axis) => LoweringBuilder::axis(axis, lower.rank(x))?,
         None => {
@@ -170,36 +165,50 @@ pub(super) fn compress(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
             0
         }
     };
-    let size = lower.shape(x).get(axis).and_then(Dim::as_const);
-    if size.is_none_or(|size| list.len() > size) {
-        return Err("its condition is longer than the axis".into());
+    let size = lower.shape(x).get(axis).copied();
+    let longer = |len: &Dim| match (len.as_const(), size.and_then(|size| size.as_const())) {
+        (Some(len), Some(size)) => len > size,
+        _ => size != Some(*len),
+    };
+    match &lower.shape(condition)[..] {
+        [len] if !longer(len) => {}
+        _ => return Err("its condition is no list, or longer than the axis".into()),
     }
-    let places = list.iter().enumerate().filter(|(_, taken)| **taken);
-    let places: Vec<i64> = places.map(|(at, _)| at as i64).collect();
-    let index = lower.constant(DType::I64, &[places.len()], Bytes::from_slice(&places))?;
+    let index = match constant_places(lower, condition) {
+        Some((_, places)) => {
+            let places: Vec<i64> = places.iter().map(|at| *at as i64).collect();
+            lower.constant(DType::I64, &[places.len()], Bytes::from_slice(&places))?
+        }
+        None => {
+            let places = lower.between_stages(call, DataSized::NonZero, vec![condition])?[0];
+            let count = lower.shape(places)[1];
+            lower.reshape(places, vec![count])?
+        }
+    };
     Ok(vec![lower.emit(Gather { axis }, &[x, index])?])
 }
 
-/// The indices of elements that are not zero; the operand must be known at import time.
-pub(super) fn non_zero(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
-    let x = lower.operand(call, 0)?;
-    let known = lower.const_value(x);
-    let known = known.and_then(|known| known.constant(lower.dtype(x)));
-    let shape = lower
-        .shape(x)
-        .iter()
-        .map(Dim::as_const)
-        .collect::<Option<Vec<usize>>>();
-    let (Some(known), Some(shape)) = (known, shape) else {
-        return Err("its operand depends on data, and so would the size of its result".into());
-    };
+/// The shape of a constant and the places of its elements that are not zero.
+fn constant_places(lower: &OnnxLowering<'_>, x: TensorId) -> Option<(Vec<usize>, Vec<usize>)> {
+    let known = lower.const_value(x)?.constant(lower.dtype(x))?;
+    let shape = lower.shape(x);
+    let shape = shape.iter().map(Dim::as_const).collect::<Option<_>>()?;
     let set: Vec<bool> = match known {
         Data::F32(list) => list.iter().map(|x| *x != 0.0).collect(),
         Data::I64(list) => list.iter().map(|n| *n != 0).collect(),
         Data::I32(list) => list.iter().map(|n| *n != 0).collect(),
         Data::Bool(list) => list,
     };
-    let places: Vec<usize> = (0..set.len()).filter(|at| set[*at]).collect();
+    Some((shape, (0..set.len()).filter(|at| set[*at]).collect()))
+}
+
+/// The indices of elements that are not zero.
+pub(super) fn non_zero(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    lower.set_kind(call, Some(StoredType::I64));
+    let Some((shape, places)) = constant_places(lower, x) else {
+        return lower.between_stages(call, DataSized::NonZero, vec![x]);
+    };
     let mut rows = vec![];
     for axis in 0..shape.len() {
         let step: usize = shape[axis + 1..].iter().product();
@@ -209,11 +218,53 @@ pub(super) fn non_zero(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results
                 .map(|at| (at / step.max(1) % shape[axis].max(1)) as i64),
         );
     }
-    lower.set_kind(call, Some(StoredType::I64));
     let shape = [shape.len(), places.len()];
     Ok(vec![lower.constant(
         DType::I64,
         &shape,
         Bytes::from_slice(&rows),
     )?])
+}
+
+/// The different elements or slices of a tensor, where they occur first, the place of each among them, and how often they occur.
+pub(super) fn unique(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let x = lower.operand(call, 0)?;
+    let axis = call.int("axis")?;
+    let axis = axis.map(|axis| LoweringBuilder::axis(axis, lower.rank(x)));
+    let op = Unique {
+        axis: axis.transpose()?,
+        sorted: call.flag("sorted", true)?,
+    };
+    for result in 1..call.results() {
+        lower.set_kind_of(call, result, StoredType::I64);
+    }
+    lower.between_stages(call, DataSized::Unique(op), vec![x])
+}
+
+/// The boxes that remain when those that overlap better ones are left out.
+pub(super) fn non_max_suppression(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
+    let (boxes, scores) = (lower.operand(call, 0)?, lower.operand(call, 1)?);
+    let number = |lower: &mut OnnxLowering<'_>, index: usize| {
+        let Some(id) = lower.maybe(call, index)? else {
+            return Ok(None);
+        };
+        match lower
+            .known(id)
+            .and_then(|known| known.constant(lower.dtype(id)))
+        {
+            Some(Data::F32(list)) if list.len() == 1 => Ok(Some(f64::from(list[0]))),
+            Some(Data::I64(list)) if list.len() == 1 => Ok(Some(list[0] as f64)),
+            _ => Err(format!(
+                "operand {index} must be a single number that is known"
+            )),
+        }
+    };
+    let op = NonMaxSuppression {
+        most: number(lower, 2)?.unwrap_or(0.0) as usize,
+        overlap: number(lower, 3)?.unwrap_or(0.0) as f32,
+        score: number(lower, 4)?.map(|score| score as f32),
+        centred: call.flag("center_point_box", false)?,
+    };
+    lower.set_kind(call, Some(StoredType::I64));
+    lower.between_stages(call, DataSized::NonMaxSuppression(op), vec![boxes, scores])
 }

@@ -4,10 +4,7 @@
 //! exactly, in any order. Longer sums are cut into such parts, which are added as integers.
 
 use base::DType;
-use graph::ops::{
-    BinaryFunction as B, CompareFunction as C, MatMul, Reduce, ReduceFunction as R, Scalar,
-    UnaryFunction as U,
-};
+use graph::ops::{BinaryFunction as B, MatMul, UnaryFunction as U};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
@@ -264,53 +261,7 @@ pub(super) fn dynamic_quantize(lower: &mut OnnxLowering<'_>, call: &Call<'_>) ->
             lower.kinds.insert(name.to_owned(), StoredType::U8);
         }
     }
-    let [result, scale, place] = quantised(lower, x)?;
+    let [result, scale, place] = lower.dynamically_quantised(x)?;
     let result = lower.cast(result, DType::I64)?;
     Ok(vec![result, scale, lower.cast(place, DType::I64)?])
-}
-
-/// 8-bit integers without sign, scale and zero point for the range of the elements, all in f32.
-pub(super) fn quantised(
-    lower: &mut OnnxLowering<'_>,
-    x: TensorId,
-) -> Result<[TensorId; 3], String> {
-    let axes: Vec<usize> = (0..lower.rank(x)).collect();
-    let bound = |lower: &mut OnnxLowering<'_>, function, limit| {
-        let extreme = match axes.is_empty() {
-            true => x,
-            false => {
-                let reduce = Reduce {
-                    function,
-                    axes: axes.clone(),
-                    keep: false,
-                };
-                lower.emit(reduce, &[x])?
-            }
-        };
-        lower.with_number(limit, extreme, 0.0)
-    };
-    let low = bound(lower, R::Min, B::Min)?;
-    let high = bound(lower, R::Max, B::Max)?;
-    let span = lower.binary(B::Sub, high, low)?;
-    let scale = lower.with_number(B::Div, span, 255.0)?;
-    // Any scale fits zeros.
-    let (zero, one) = (
-        lower.scalar(Scalar::F32(0.0), DType::F32)?,
-        lower.scalar(Scalar::F32(1.0), DType::F32)?,
-    );
-    let empty = lower.compare(C::Eq, span, zero)?;
-    let scale = lower.choose(empty, one, scale)?;
-    let limited = |lower: &mut OnnxLowering<'_>, x| {
-        let x = lower.with_number(B::Max, x, 0.0)?;
-        lower.with_number(B::Min, x, 255.0)
-    };
-    let place = lower.binary(B::Div, low, scale)?;
-    let place = lower.unary(U::Neg, place)?;
-    let place = lower.unary(U::Round, place)?;
-    let place = limited(lower, place)?;
-    let scaled = lower.binary(B::Div, x, scale)?;
-    let whole = lower.unary(U::Round, scaled)?;
-    let moved = lower.binary(B::Add, whole, place)?;
-    let result = limited(lower, moved)?;
-    Ok([result, scale, place])
 }

@@ -119,7 +119,11 @@ pub(super) fn unroll_loop<'a>(lower: &mut OnnxLowering<'a>, node: &'a Node) -> R
         states = iterate(lower, body, &body.inputs[2..], states, 1, &mut gathered)?;
         if conditional {
             let id = lower.value(&body.outputs[0])?;
-            running = lower.known_bool(id).ok_or(depends)?;
+            // The name stands for another tensor in every iteration.
+            lower.loop_depth += 1;
+            let known = lower.known_bool(id);
+            lower.loop_depth -= 1;
+            running = known.ok_or(depends)?;
         }
         iteration += 1;
     }

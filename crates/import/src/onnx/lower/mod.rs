@@ -12,6 +12,7 @@ mod contrib_quantised;
 mod control;
 mod create;
 mod flex_attention;
+mod gather_quantised;
 mod group_query_attention;
 mod images;
 mod index;
@@ -22,6 +23,7 @@ mod losses;
 mod matrix;
 mod norm;
 mod quantised;
+mod quantised_experts;
 mod recurrent;
 mod reduce;
 mod regions;
@@ -30,6 +32,7 @@ pub(super) mod rotary;
 mod sequences;
 mod shape;
 mod spectral;
+pub(super) mod stages;
 mod symbols;
 mod table;
 mod windowed;
@@ -153,9 +156,12 @@ impl<'a> OnnxLowering<'a> {
         let file = self.file;
         for (node, live) in file.nodes.iter().zip(live(file)) {
             if live {
-                self.node(node).map_err(|reason| {
-                    let (node, op) = (node.label.clone(), node.op.clone());
-                    ImportErrorDetail::Op { node, op, reason }
+                self.need.take();
+                let lowered = self.node(node);
+                let depends_on_data = self.need.take().is_some();
+                lowered.map_err(|reason| match depends_on_data {
+                    true => stages::node_error(node, reason).on_data(),
+                    false => stages::node_error(node, reason),
                 })?;
             }
         }
@@ -202,6 +208,11 @@ impl<'a> OnnxLowering<'a> {
             }
             if let Some(kind) = self.kind_of(name).filter(|_| !table::keeps_range(&node.op)) {
                 id = self.wrapped(id, kind)?;
+            }
+            if self.loop_depth == 0
+                && let Some(fixed) = self.fixed.get(name)
+            {
+                id = *fixed;
             }
             if self.take_emitted(id) && self.loop_depth == 0 {
                 self.builder.rename(id, name);

@@ -1,17 +1,18 @@
-//! The operands of `RNN`, `GRU` and `LSTM`.
+//! The operands of `RNN`, `GRU`, `LSTM` and `DynamicQuantizeLSTM`.
 
 use base::DType;
-use graph::ops::{Activation, Linear, Scalar, UnaryFunction as U};
+use graph::ops::{Activation, BinaryFunction as B, Linear, Scalar, UnaryFunction as U};
 use graph::{Dim, TensorId};
 
 use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use crate::lowering::{Cell, Direction, State};
+use crate::stored_type::StoredType;
 
 pub(super) fn recurrent(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
     let cell = match call.op() {
         "GRU" => Cell::Gru,
-        "LSTM" => Cell::Lstm,
+        "LSTM" | "DynamicQuantizeLSTM" => Cell::Lstm,
         _ => Cell::Rnn,
     };
     let by_batch = call.flag("layout", false)?;
@@ -44,6 +45,9 @@ pub(super) fn recurrent(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Result
     }
     let count = directions.len();
     let lengths = lower.lengths(call, steps)?;
+    if lengths.is_some() && call.op() == "DynamicQuantizeLSTM" {
+        return Err("sequences that are shorter than others are not supported".into());
+    }
     let (mut outputs, mut last_h, mut last_c) = (vec![], vec![], vec![]);
     for (index, backwards) in directions.iter().enumerate() {
         let (direction, rows) = lower.direction(call, cell, (index, count), *backwards, x)?;
@@ -112,13 +116,21 @@ impl OnnxLowering<'_> {
         x: TensorId,
     ) -> Result<(Direction, TensorId), String> {
         let (gates, functions) = cell.counts();
+        // Those of `DynamicQuantizeLSTM` are transposed.
+        let by_column = call.op() == "DynamicQuantizeLSTM";
         let (weights, recurrent) = (self.real(call, 1)?, self.real(call, 2)?);
-        let hidden = self.shape(recurrent).last().and_then(Dim::as_const);
+        let mut shapes = [self.shape(weights), self.shape(recurrent)];
+        for shape in &mut shapes {
+            if shape.len() != 3 || shape[0] != Dim::from(count) {
+                return Err("its weights do not have three axes, the first for directions".into());
+            }
+            shape[1..].rotate_right(by_column.into());
+        }
+        let hidden = shapes[1][2].as_const();
         let hidden = hidden.filter(|n| *n > 0 && *n <= 1 << 20);
         let hidden = hidden.ok_or("its recurrent weights have no constant size")?;
         let rows = Dim::from(gates * hidden);
-        let fits = |shape: Vec<Dim>| shape.len() == 3 && shape[..2] == [Dim::from(count), rows];
-        if !fits(self.shape(weights)) || !fits(self.shape(recurrent)) {
+        if shapes.iter().any(|shape| shape[1] != rows) {
             return Err("its weights do not have a row for each gate and hidden value".into());
         }
         let (mut own, mut bias) = (None, None);
@@ -131,9 +143,25 @@ impl OnnxLowering<'_> {
             own = Some(self.slice(both, 0, Dim::from(0), rows)?);
             bias = Some(self.slice(both, 0, rows, rows)?);
         }
-        let weights = self.part(weights, index)?;
-        let operands: Vec<_> = [x, weights].into_iter().chain(own).collect();
-        let inputs = self.emit(Linear::default(), &operands)?;
+        let (mut weights, mut weight) = (self.part(weights, index)?, self.part(recurrent, index)?);
+        let mut scale = None;
+        let inputs = match by_column {
+            false => {
+                let operands: Vec<_> = [x, weights].into_iter().chain(own).collect();
+                self.emit(Linear::default(), &operands)?
+            }
+            true => {
+                let own_scale;
+                (weights, own_scale) = self.quantised_weights(call, weights, (1, 8), index)?;
+                let (centred, of_rows) = self.quantised_weights(call, weight, (2, 10), index)?;
+                (weight, scale) = (centred, Some(of_rows));
+                let product = self.quantised_product(x, weights, own_scale)?;
+                match own {
+                    Some(own) => self.binary(B::Add, product, own)?,
+                    None => product,
+                }
+            }
+        };
         let peepholes = match (cell, call.name(7)) {
             (Cell::Lstm, Some(_)) => {
                 let all = self.real(call, 7)?;
@@ -153,12 +181,36 @@ impl OnnxLowering<'_> {
             activations: activations[index * functions..(index + 1) * functions].to_vec(),
             clip: call.float("clip")?,
             linear_before_reset: call.flag("linear_before_reset", false)?,
-            weight: self.part(recurrent, index)?,
+            weight,
+            scale,
             bias,
             peepholes,
             input_forget: call.flag("input_forget", false)?,
         };
         Ok((direction, inputs))
+    }
+
+    /// 8-bit weights of a direction minus their zero points, a row for each gate and hidden value, and their scale or scales; `scale` is
+    /// the operand of scales, which that of zero points follows.
+    fn quantised_weights(
+        &mut self,
+        call: &Call<'_>,
+        weights: TensorId,
+        (operand, scale): (usize, usize),
+        index: usize,
+    ) -> Result<(TensorId, TensorId), String> {
+        match self.operand_kind(call, operand) {
+            Some(StoredType::U8 | StoredType::I8) => {}
+            _ => return Err(format!("operand {operand} must have 8-bit integers")),
+        }
+        let mut weights = weights;
+        if call.name(scale + 1).is_some() {
+            let zero = self.real(call, scale + 1)?;
+            let zero = self.part(zero, index)?;
+            weights = self.binary(B::Sub, weights, zero)?;
+        }
+        let scale = self.real(call, scale)?;
+        Ok((self.transposed(weights)?, self.part(scale, index)?))
     }
 
     /// An initial state `[batch, hidden]`; zeros if it is not given.
@@ -171,7 +223,7 @@ impl OnnxLowering<'_> {
         batch: Dim,
         hidden: usize,
     ) -> Result<TensorId, String> {
-        if call.name(operand).is_none() || operand == 6 && call.op() != "LSTM" {
+        if call.name(operand).is_none() || operand == 6 && !call.op().ends_with("LSTM") {
             return self.fill(Scalar::F32(0.0), DType::F32, vec![batch, Dim::from(hidden)]);
         }
         let mut given = self.real(call, operand)?;

@@ -29,7 +29,7 @@ impl OnnxLowering<'_> {
         if self.shape(id).contains(&Dim::from(0)) {
             return Ok(None);
         }
-        let known = self.const_value(id);
+        let known = self.known(id);
         match known.and_then(|known| known.constant(DType::F32)) {
             Some(Data::F32(list)) => Ok(Some(list.into_iter().map(f64::from).collect())),
             _ => Err(format!(

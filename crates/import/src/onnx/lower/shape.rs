@@ -93,6 +93,12 @@ pub(super) fn squeeze(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results 
     let one = Dim::from(1);
     let gone = match lower.ints_of(call, "axes", 1)? {
         Some(list) => axes(&list, shape.len())?,
+        // A dynamic size may be 1 in some runs.
+        None if shape.iter().any(|size| size.as_const().is_none()) => {
+            return Err(format!(
+                "removes all axes of size 1, and {shape:?} has dynamic sizes"
+            ));
+        }
         None => (0..shape.len())
             .filter(|axis| shape[*axis] == one)
             .collect(),
@@ -358,10 +364,7 @@ pub(super) fn pad(lower: &mut OnnxLowering<'_>, call: &Call<'_>) -> Results {
         None => Scalar::F32(call.float_or("value", 0.0)?),
         Some(id) => {
             let dtype = lower.dtype(id);
-            match lower
-                .const_value(id)
-                .and_then(|known| known.constant(dtype))
-            {
+            match lower.known(id).and_then(|known| known.constant(dtype)) {
                 Some(graph::Data::F32(list)) if list.len() == 1 => Scalar::F32(list[0]),
                 Some(graph::Data::I64(list)) if list.len() == 1 => Scalar::I64(list[0]),
                 Some(graph::Data::I32(list)) if list.len() == 1 => Scalar::I64(list[0].into()),

@@ -27,7 +27,7 @@ impl OnnxLowering<'_> {
         let Some(id) = self.maybe(call, index)? else {
             return Ok(None);
         };
-        let known = self.const_value(id);
+        let known = self.known(id);
         let known = known.and_then(|known| known.constant(self.dtype(id)));
         let number = match known {
             Some(Data::F32(list)) if list.len() == 1 => Some(f64::from(list[0])),

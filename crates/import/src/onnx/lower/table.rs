@@ -4,8 +4,9 @@ use super::call::Call;
 use super::context::{OnnxLowering, Results};
 use super::{
     arithmetic, attention, bits, cache, contrib, contrib_attention, contrib_quantised, create,
-    group_query_attention, images, index, integer_products, linear_attention, losses, matrix, norm,
-    quantised, recurrent, reduce, regions, resize, rotary, shape, spectral, windowed,
+    gather_quantised, group_query_attention, images, index, integer_products, linear_attention,
+    losses, matrix, norm, quantised, quantised_experts, recurrent, reduce, regions, resize, rotary,
+    shape, spectral, windowed,
 };
 
 /// Lowers one node.
@@ -79,6 +80,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "TopK" => index::top_k,
         "Compress" => index::compress,
         "NonZero" => index::non_zero,
+        "Unique" => index::unique,
+        "NonMaxSuppression" => index::non_max_suppression,
         "ScatterND" => index::scatter_nd,
         "ScatterElements" | "Scatter" => index::scatter_elements,
 
@@ -111,7 +114,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "SoftmaxCrossEntropyLoss" => losses::softmax_cross_entropy,
 
         // recurrent
-        "RNN" | "GRU" | "LSTM" => recurrent::recurrent,
+        "RNN" | "GRU" | "LSTM" | "com.microsoft::DynamicQuantizeLSTM" => recurrent::recurrent,
         "LinearAttention" => linear_attention::attention,
         "CausalConvWithState" => linear_attention::causal_conv,
 
@@ -142,6 +145,8 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "Einsum" => matrix::einsum,
         "Gemm" => matrix::gemm,
         "com.microsoft::MatMulNBits" => matrix::mat_mul_nbits,
+        "com.microsoft::QMoE" => quantised_experts::experts,
+        "com.microsoft::GatherBlockQuantized" => gather_quantised::gather,
 
         // quantised
         "DequantizeLinear" => quantised::dequantize,
@@ -230,6 +235,9 @@ pub(super) fn keeps_range(op: &str) -> bool {
             | "com.microsoft::QLinearSoftmax"
             | "ReverseSequence"
             | "Compress"
+            | "NonZero"
+            | "NonMaxSuppression"
+            | "Unique"
             | "CenterCropPad"
             | "BitwiseAnd"
             | "BitwiseOr"

@@ -7,6 +7,7 @@ use graph::{Dim, TensorId};
 use super::call::{Call, Operand, SizeArg};
 use super::context::Pt2Lowering;
 use crate::lowering::LoweringBuilder;
+use crate::pt2::schema::SymInt;
 use crate::pt2::tensor;
 use crate::stored_type::StoredType;
 
@@ -59,12 +60,38 @@ impl<'a> Pt2Lowering<'a> {
 
     /// The element type of a node's result, as the file states it.
     pub(super) fn result_kind(&self, call: &Call<'_>, index: usize) -> Result<StoredType, String> {
-        tensor::kind(self.result_meta(call, index)?.dtype)
+        let code = self.result_meta(call, index)?.dtype;
+        match self.by_parts && super::complex::is_complex(code) {
+            true => Ok(StoredType::F32),
+            false => tensor::kind(code),
+        }
     }
 
     /// The compute type of a node's result.
     pub(super) fn result_dtype(&self, call: &Call<'_>, index: usize) -> Result<DType, String> {
         Ok(self.result_kind(call, index)?.dtype())
+    }
+
+    /// Whether a tensor is all of its storage, in the order of its elements, as the file states.
+    pub(super) fn is_whole_storage(&self, name: &str) -> bool {
+        let Some(meta) = self.graph.tensor_values.get(name) else {
+            return false;
+        };
+        let number = |n: &SymInt| match n {
+            SymInt::AsInt(n) => Some(*n),
+            SymInt::AsExpr(_) => None,
+        };
+        let list = |list: &[SymInt]| list.iter().map(number).collect::<Option<Vec<i64>>>();
+        let (Some(sizes), Some(strides)) = (list(&meta.sizes), list(&meta.strides)) else {
+            return false;
+        };
+        let mut wanted = 1i64;
+        let in_order = sizes.iter().zip(&strides).rev().all(|(size, stride)| {
+            let fits = *size == 1 || *stride == wanted;
+            wanted = wanted.saturating_mul(*size);
+            fits
+        });
+        in_order && number(&meta.storage_offset) == Some(0)
     }
 
     fn result_meta(

@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use graph::{Dim, GraphBuilder, MAX_SYMBOLS, TensorId};
 
 use super::aliases::Aliases;
+use super::complex::Parts;
 use super::states::State;
 use crate::error::ImportError;
 use crate::lowering::LoweringBuilder;
@@ -35,6 +36,10 @@ pub(in crate::pt2) struct Pt2Lowering<'a> {
     pub(super) aliases: Aliases<'a>,
     /// Weights and buffers that the program writes to.
     pub(super) states: Vec<State<'a>>,
+    /// Tensors of complex numbers by the file's names.
+    pub(super) complexes: HashMap<String, Parts>,
+    /// Whether a rule runs on one part of complex numbers.
+    pub(super) by_parts: bool,
 }
 
 impl Deref for Pt2Lowering<'_> {
@@ -71,6 +76,8 @@ impl<'a> Pt2Lowering<'a> {
             position: None,
             aliases: Aliases::of(program),
             states: vec![],
+            complexes: HashMap::new(),
+            by_parts: false,
         };
         lower.states = lower.find_states();
         for name in user_inputs(program)? {
@@ -169,7 +176,15 @@ impl<'a> Pt2Lowering<'a> {
             return Ok(*id);
         }
         let stored = self.program.tensors.get(name);
-        let stored = stored.ok_or_else(|| format!("there is no tensor {name}"))?;
+        let stored = stored.ok_or_else(|| match self.complexes.contains_key(name) {
+            true => format!("reads the complex numbers {name}, which is not supported"),
+            false => format!("there is no tensor {name}"),
+        })?;
+        if stored.complex {
+            return Err(format!(
+                "reads the complex numbers {name}, which is not supported"
+            ));
+        }
         // Tied weights are stored once and become one constant.
         let place = (stored.data.as_ptr() as usize, &stored.shape[..]);
         let id = match self.weights.get(&place) {

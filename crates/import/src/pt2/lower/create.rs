@@ -122,3 +122,22 @@ pub(super) fn triangle(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results 
     };
     Ok(vec![lower.emit(op, &[x])?])
 }
+
+/// Coordinates of a grid: each list along an axis of its own.
+pub(super) fn meshgrid(lower: &mut Pt2Lowering<'_>, call: &Call<'_>) -> Results {
+    let by_column = call.text("indexing")? == Some("xy");
+    let mut grids = vec![];
+    for (at, name) in call.tensors("tensors")?.into_iter().enumerate() {
+        let list = lower.value(name.ok_or("has an absent list")?)?;
+        let shape = lower.result_shape(call, at)?;
+        let axis = match at {
+            0 | 1 if by_column && shape.len() > 1 => 1 - at,
+            _ => at,
+        };
+        let mut column = vec![Dim::from(1); shape.len()];
+        *column.get_mut(axis).ok_or("has more lists than axes")? = shape[axis];
+        let list = lower.reshape(list, column)?;
+        grids.push(lower.expand(list, shape)?);
+    }
+    Ok(grids)
+}

@@ -6,6 +6,7 @@ mod arguments;
 mod arithmetic;
 mod attention;
 mod call;
+mod complex;
 mod context;
 mod create;
 mod functions;
@@ -70,12 +71,18 @@ impl<'a> Pt2Lowering<'a> {
             ));
         }
         let op = plain.as_deref().unwrap_or(node.op());
-        let rule = table::rule(op).ok_or("is not supported")?;
         self.begin_node(node.name());
         let call = Call {
             node,
             op: op.to_owned(),
         };
+        if self.lower_complex(&call)? {
+            return match plain {
+                None => Ok(()),
+                Some(_) => Err("writes complex numbers, which is not supported".into()),
+            };
+        }
+        let rule = table::rule(op).ok_or("is not supported")?;
         let given = rule(self, &call)?;
         let names = call.results();
         let unused = |name: &&str| !self.is_read(name);
@@ -160,6 +167,9 @@ impl<'a> Pt2Lowering<'a> {
             }
             let id = match self.values.get(name) {
                 Some(id) => *id,
+                None if self.complexes.contains_key(name) => {
+                    return Err(wrong("has complex numbers, which is not supported".into()));
+                }
                 None => return Err(wrong("is never computed".into())),
             };
             match aliases::output_role(&program.signature, index).map_err(wrong)? {

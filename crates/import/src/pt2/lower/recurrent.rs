@@ -159,6 +159,7 @@ fn one_direction(
         clip: None,
         linear_before_reset: true,
         weight: weights[1],
+        scale: None,
         bias: weights.get(3).copied(),
         peepholes: None,
         input_forget: false,

@@ -6,8 +6,8 @@ use super::call::Call;
 use super::context::Pt2Lowering;
 use super::op_traits;
 use super::{
-    arithmetic, attention, create, functions, index, matrix, pads, quantised, recurrent, reduce,
-    resize, shape, windowed, write,
+    arithmetic, attention, complex, create, functions, index, matrix, pads, quantised, recurrent,
+    reduce, resize, shape, windowed, write,
 };
 
 /// Lowers one node. Returns the results in the op's order, or the reason why the node cannot be lowered.
@@ -178,8 +178,14 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         // attention
         "scaled_dot_product_attention" => attention::scaled_dot_product,
 
+        // complex
+        "view_as_complex" | "view_as_real" | "complex" | "polar" | "real" | "imag" | "angle"
+        | "conj" | "_conj" | "conj_physical" | "_conj_physical" => complex::on_reals,
+
         // index
         "embedding" => index::embedding,
+        "embedding_bag" | "_embedding_bag" | "_embedding_bag_forward_only" => index::embedding_bag,
+        "as_strided" => index::as_strided,
         "index_select" => index::index_select,
         "gather" => index::gather,
         "take_along_dim" => index::gather,
@@ -199,6 +205,7 @@ pub(super) fn rule(op: &str) -> Option<Rule> {
         "arange" => create::arange,
         "linspace" => create::linspace,
         "eye" => create::eye,
+        "meshgrid" => create::meshgrid,
         "zeros" | "zeros_like" | "new_zeros" | "empty" | "empty_like" | "new_empty" | "zero" => {
             create::zeros
         }

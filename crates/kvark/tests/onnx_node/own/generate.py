@@ -571,3 +571,125 @@ save("pool_max_places", [node], {"x": noise(2, 3, 5, 6)}, {"y": T.FLOAT, "places
 resize("resize_antialias", sizes=[1, 2, 2, 3], mode="linear", antialias=1)
 resize("resize_cubic_inside", scales=[1, 1, 1.5, 0.8], mode="cubic", exclude_outside=1)
 resize("resize_not_larger", sizes=[7, 6], mode="linear", keep_aspect_ratio_policy="not_larger", axes=[2, 3])
+
+
+def quantised_layer(name, count=1, batch=1, kind=np.int8, by_gate=False, bias=True, first=False, size=5, hidden=6, **attributes):
+    """`DynamicQuantizeLSTM`; `count` directions."""
+    scales = (count, 4 * hidden) if by_gate else (count,)
+    middle = 0 if kind == np.int8 else 125
+    # ONNX Runtime takes one zero point for all gates.
+    zeros = {n: np.full(scales, middle if by_gate else middle + 3, kind) for n in ("wz", "rz")}
+    weights = {n: (middle + RNG.integers(-100, 100, (count, rows, 4 * hidden))).astype(kind) for n, rows in (("w", size), ("r", hidden))}
+    factors = {n: RNG.uniform(0.003, 0.008, scales).astype(np.float32) for n in ("ws", "rs")}
+    stored = weights | zeros | factors | ({"b": noise(count, 8 * hidden)} if bias else {})
+    inputs = {"x": noise(4, batch, size)} | ({n: noise(count, batch, hidden) for n in ("h0", "c0")} if first else {})
+    names = ["x", "w", "r", "b" if bias else "", "", *(("h0", "c0") if first else ("", "")), "", "ws", "wz", "rs", "rz"]
+    contrib(name, "DynamicQuantizeLSTM", inputs, {"y": T.FLOAT, "h": T.FLOAT, "c": T.FLOAT}, stored, names, hidden_size=hidden, **attributes)
+
+
+quantised_layer("dynamic_quantize_lstm")
+quantised_layer("dynamic_quantize_lstm_both", 2, direction="bidirectional", first=True)
+quantised_layer("dynamic_quantize_lstm_unsigned", kind=np.uint8, by_gate=True, bias=False, direction="reverse")
+
+
+def packed(values):
+    """Two values of four bits in a byte."""
+    return (values[..., 0::2] | (values[..., 1::2] << 4)).astype(np.uint8)
+
+
+def mixture(name, bits=4, block=32, zeros=False, bias=True, experts=4, depth=64, inner=32, tokens=(5,), **attributes):
+    """`QMoE` with gates and ups in alternate rows."""
+    stored, names = {}, ["x", "router"] + [""] * 11
+    for at, (rows, columns) in enumerate(((2 * inner, depth), (depth, inner))):
+        values = RNG.integers(0, 1 << bits, (experts, rows, columns)).astype(np.uint8)
+        blocks = columns // block if block else 1
+        scales = RNG.uniform(0.01, 0.03, (experts, rows, blocks)).astype(np.float32)
+        tensors = [values if bits == 8 else packed(values), scales if block else scales[..., 0]]
+        if bias:
+            tensors.append(noise(experts, rows))
+        if zeros:
+            places = RNG.integers(0, 16, (experts, rows, blocks + blocks % 2)).astype(np.uint8)
+            stored[f"z{at}"], names[11 + at] = packed(places), f"z{at}"
+        for kind, (label, tensor) in enumerate(zip("wsb", tensors)):
+            stored[f"{label}{at}"], names[2 + 3 * at + kind] = tensor, f"{label}{at}"
+    while names[-1] == "":
+        names.pop()
+    attributes |= {"block_size": block} if block else {}
+    inputs = {"x": noise(*tokens, depth), "router": noise(int(np.prod(tokens)), experts)}
+    contrib(name, "QMoE", inputs, {"y": T.FLOAT}, stored, names, k=2, expert_weight_bits=bits, activation_type="swiglu",
+            swiglu_fusion=1, normalize_routing_weights=1, **attributes)
+
+
+swiglu = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
+mixture("nbits_experts", **swiglu)
+mixture("nbits_experts_rows", block=0, bias=False, tokens=(1, 5), **swiglu)
+mixture("nbits_experts_zeros", zeros=True, block=16, **swiglu)
+mixture("nbits_experts_silu", activation_alpha=1.0, activation_beta=0.0)
+
+
+def quantised_table(name, kind=T.UINT8, bits=4, block=32, zeros=False, rows=9, depth=64):
+    """`GatherBlockQuantized`."""
+    values = RNG.integers(0, 1 << bits, (rows, depth)).astype(np.uint8)
+    places = RNG.integers(0, 1 << bits, (rows, depth // block)).astype(np.uint8)
+
+    def table(label, array):
+        if kind == T.UINT8:
+            return numpy_helper.from_array(array if bits == 8 else packed(array), label)
+        return h.make_tensor(label, kind, array.shape, packed(array).tobytes(), raw=True)
+
+    scales = numpy_helper.from_array(RNG.uniform(0.01, 0.03, (rows, depth // block)).astype(np.float32), "s")
+    tensors = [table("t", values), scales] + ([table("z", places)] if zeros else [])
+    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": block} | ({"bits": bits} if kind == T.UINT8 else {})
+    node = h.make_node("GatherBlockQuantized", ["t", "i", "s"] + (["z"] if zeros else []), ["y"], domain=MS, **attributes)
+
+    def run(model, names, inputs):
+        model.graph.initializer.extend(tensors)
+        return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(names, inputs)
+
+    save(name, [node], {"i": np.array([[3, 0], [8, 3]])}, {"y": T.FLOAT}, dims={"i": ["a", "b"]}, opset=21, run=run)
+
+
+quantised_table("nbits_table")
+quantised_table("nbits_table_zeros", zeros=True)
+quantised_table("nbits_table_bytes", bits=8, block=16, zeros=True)
+quantised_table("nbits_table_signed", T.INT4, zeros=True)
+quantised_table("nbits_table_unsigned", T.UINT4)
+
+
+def branched(name, condition, op):
+    """An `If` on what a model computes, of which one branch has a size that depends on data."""
+    then = h.make_graph(
+        [h.make_node("NonZero", ["t"], ["places"]), h.make_node("Transpose", ["places"], ["rows"]), h.make_node("GatherND", ["x", "rows"], ["taken"]),
+         h.make_node("ReduceSum", ["taken"], ["sum"], keepdims=0), h.make_node("Mul", ["x", "sum"], ["out"])],
+        "then", [], [h.make_tensor_value_info("out", T.FLOAT, None)])
+    other = h.make_graph([h.make_node("Exp", ["x"], ["out"])], "else", [], [h.make_tensor_value_info("out", T.FLOAT, None)])
+    nodes = [h.make_node("Relu", ["x"], ["t"]), h.make_node("ReduceSum", ["x"], ["all"], keepdims=0), h.make_node(op, ["all", "zero"], ["cond"]),
+             h.make_node("If", ["cond"], ["chosen"], then_branch=then, else_branch=other), h.make_node("Add", ["chosen", "t"], ["y"])]
+    save(name, nodes, {"x": condition}, {"y": T.FLOAT}, {"zero": scalar(0.0)}, {"x": ["n", 4]}, opset=21)
+
+
+branched("if_on_data", np.abs(noise(3, 4)), "Greater")
+branched("if_on_data_not", np.abs(noise(3, 4)), "Less")
+nodes = [
+    h.make_node("Greater", ["x", "zero"], ["c"]), h.make_node("Reshape", ["c", "flat"], ["list"]), h.make_node("Compress", ["x", "list"], ["above"]),
+    h.make_node("Mul", ["above", "above"], ["square"]), h.make_node("Less", ["square", "one"], ["low"]),
+    h.make_node("Compress", ["square", "low"], ["small"], axis=0), h.make_node("Concat", ["above", "small"], ["y"], axis=0),
+]
+for name, x in (("compress_computed", noise(6, 3)), ("compress_to_nothing", -np.abs(noise(2, 3)))):
+    save(name, nodes, {"x": x}, {"y": T.FLOAT}, {"zero": scalar(0.0), "flat": np.array([-1]), "one": scalar(1.0)}, {"x": ["n", 3]}, opset=21)
+nodes = [
+    h.make_node("Unique", ["ids"], ["u", "first", "back", "counts"], sorted=1), h.make_node("Gather", ["table", "u"], ["rows"]),
+    h.make_node("Cast", ["counts"], ["weights"], to=T.FLOAT), h.make_node("Unsqueeze", ["weights", "axis"], ["column"]),
+    h.make_node("Mul", ["rows", "column"], ["scaled"]), h.make_node("Gather", ["scaled", "back"], ["y"]),
+]
+save("unique_rows", nodes, {"ids": np.array([4, 1, 4, 2, 1])}, {"y": T.FLOAT, "first": T.INT64},
+     {"table": noise(6, 3), "axis": np.array([1])}, {"ids": ["n"]}, opset=21)
+body = h.make_graph(
+    [h.make_node("Add", ["s", "step"], ["next"]), h.make_node("ReduceSum", ["next"], ["sum"], keepdims=0), h.make_node("Less", ["sum", "limit"], ["going"])],
+    "body", [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("c", T.BOOL, []), h.make_tensor_value_info("s", T.FLOAT, [3])],
+    [h.make_tensor_value_info("going", T.BOOL, []), h.make_tensor_value_info("next", T.FLOAT, [3])])
+save("loop_while", [h.make_node("Abs", ["x"], ["a"]), h.make_node("Loop", ["", "yes", "a"], ["last"], body=body), h.make_node("Add", ["last", "x"], ["y"])],
+     {"x": noise(3)}, {"y": T.FLOAT}, {"step": np.abs(noise(3)), "yes": np.array(True), "limit": scalar(9.0)}, opset=21)
+# A size that is dynamic in the file and 1 in the run.
+save("squeeze_dynamic", [h.make_node("Squeeze", ["x"], ["s"]), h.make_node("Exp", ["s"], ["y"])], {"x": noise(1, 1, 4)}, {"y": T.FLOAT},
+     dims={"x": ["n", 1, 4]}, opset=21)

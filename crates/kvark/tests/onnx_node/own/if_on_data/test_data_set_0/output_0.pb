@@ -1,0 +1,1 @@
+ByJ0™ÇAAp¨-A}AÚAI]‡@(žý@VA„AúMxAˆÆ"AÇBAY€aAÞ‰â@t/š@
