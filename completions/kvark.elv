@@ -362,6 +362,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
             cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
             cand --compare-precision 'Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
+            cand --compare-cache 'Score the text with keys and values in f16 and as the options store them, and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
             cand --json 'Print one JSON object'
             cand --preallocate 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
             cand --cpu-moe 'Keep the routed experts of all layers in the host''s memory, from which the GPU reads them; on the CPU they are there anyway'

@@ -449,6 +449,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -l executor -d 'compi
 interpreted\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l compare-precision -d 'Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l compare-cache -d 'Score the text with keys and values in f16 and as the options store them, and print the mean difference of the log-probabilities, and how many of the most likely tokens differ'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l json -d 'Print one JSON object'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
