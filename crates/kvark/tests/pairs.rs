@@ -47,10 +47,6 @@ const ALL: [Feature; 8] = [
 fn refused(a: Feature, b: Feature) -> Option<&'static str> {
     match (a, b) {
         (Tree, Parallel) | (Parallel, Tree) => Some("a tree cache holds one sequence"),
-        (Tree, PromptCache | Snapshot | ContextShift)
-        | (PromptCache | Snapshot | ContextShift, Tree) => {
-            Some("a tree cache is not saved, restored or shifted")
-        }
         _ => None,
     }
 }
@@ -342,10 +338,6 @@ fn what_a_kind_of_cache_cannot_do_is_named() {
     let mut tree = table.runner(&[Tree]);
     tree.sequence(0).feed(&table.prompt, |_| true).unwrap();
     let message = |error: kvark::RuntimeError| error.to_string();
-    let saved = tree
-        .save(&table.model, 0, &table.file, b"")
-        .map_err(message);
-    assert_eq!(saved, Err("a tree cache cannot be saved".to_owned()));
     let forked = tree.fork(0, 1).map_err(message);
     assert_eq!(
         forked,

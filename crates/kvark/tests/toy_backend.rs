@@ -40,11 +40,9 @@ impl ToyKv {
         places
     }
 
-    fn storage(&self, is_value: bool) -> KvStorage {
-        match is_value {
-            false => self.config.key_storage,
-            true => self.config.value_storage,
-        }
+    fn storage(&self, place: Place) -> KvStorage {
+        let side = if place.1 { Side::Value } else { Side::Key };
+        self.config.storage(place.0, side)
     }
 
     fn decoded(&self, place: Place, cell: u32) -> Vec<f32> {
@@ -55,7 +53,7 @@ impl ToyKv {
             layer.key_dim
         };
         let mut row = vec![0.0; dim];
-        row_codec::decode(self.storage(place.1), &self.rows[&(place, cell)], &mut row);
+        row_codec::decode(self.storage(place), &self.rows[&(place, cell)], &mut row);
         row
     }
 }
@@ -274,7 +272,7 @@ fn attend(op: &UpdateAndAttend, operands: &[&Value], step: &mut CacheStep<'_, To
             if cell != NO_CELL {
                 let place = place(id, side, i % layer.kv_heads);
                 let mut encoded = vec![0; kv.config.row_bytes(id, side)];
-                row_codec::encode(kv.storage(place.1), row, &mut encoded);
+                row_codec::encode(kv.storage(place), row, &mut encoded);
                 kv.rows.insert((place, cell), encoded);
             }
         }
