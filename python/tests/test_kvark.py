@@ -77,6 +77,23 @@ def test_a_session_rewinds_freezes_saves_and_restores(model, tmp_path):
     assert (shared.logits() == other.logits()).all()
 
 
+def test_a_cache_becomes_another_one(model):
+    session = model.session(cache="cells")
+    session.feed("The capital of France is Paris, and the capital of Italy is Rome.")
+    report = session.migrate(cache_type="q8", measure=True)
+    assert report["bytes_after"] < report["bytes_before"]
+    assert 0 < report["mean_logprob"] < 0.2
+    assert "mean_logprob" not in session.migrate(kind="tree")
+    session.migrate(kv_policy="layers 0-3 f16; others k=q8 v=q4")
+    before = len(session)
+    session.feed(" The capital of Spain is")
+    assert len(session) > before
+    for wrong in ({"kind": "ring"}, {"cache_type": "q9"}, {"kv_policy": "layers 99 q8"}, {"device": "abacus"}):
+        with pytest.raises(kvark.errors.KvarkError):
+            session.migrate(**wrong)
+    assert session.logits().shape == (model.vocab_size,)
+
+
 def test_caches_stand_on_a_prefix_file(model, tmp_path):
     session = model.session()
     session.feed("The capital of France is")
@@ -96,7 +113,7 @@ def test_caches_stand_on_a_prefix_file(model, tmp_path):
         branch.feed([best])
         assert (branch.logits() == session.logits()).all()
     (tmp_path / "b.kvp").write_bytes((tmp_path / "a.kvp").read_bytes()[:-1])
-    with pytest.raises(kvark.SnapshotError, match="b.kvp"):
+    with pytest.raises(kvark.errors.SnapshotError, match="b.kvp"):
         model.prefix(tmp_path / "b.kvp")
 
 

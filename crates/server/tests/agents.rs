@@ -40,7 +40,7 @@ struct Agent {
 impl Agent {
     fn new(number: usize) -> Agent {
         let task = |n: usize| format!("Agent {number} has to do {} of them. ", n * 31 + number);
-        let tasks: String = (0..40).map(task).collect();
+        let tasks: String = (0..52).map(task).collect();
         Agent {
             messages: vec![message("system", &tasks)],
             fed: 0,
