@@ -7,15 +7,17 @@ use kv::{KvBytes, KvError, KvErrorKind, KvStorage, MigratedRows, RowBlock, Side}
 /// Rows that one job encodes.
 const ROWS_PER_JOB: usize = 64;
 
-/// Moves rows from one storage to another, layer by layer, and gives the memory of each layer back once it has moved. Rows of equal
-/// types keep their bytes; others are decoded and encoded again.
+/// Moves rows from one storage to another, layer by layer. Rows of equal types keep their bytes; others are decoded and encoded
+/// again. With `same_device`, the memory of each layer is given back once it has moved. Between devices, whose transfers can fail, the
+/// old rows stay.
 ///
 /// # Errors
-/// `OutOfMemory` before any row has moved; `Device` possibly later.
+/// `OutOfMemory` before any row has moved; `Device`, with the old rows in place.
 pub fn migrate_rows(
     layers: &[MigratedRows],
     from: &mut dyn KvBytes,
     to: &mut dyn KvBytes,
+    same_device: bool,
 ) -> Result<(), KvError> {
     let sides = |layer: usize| [Side::Key, Side::Value].map(|side| (layer, side));
     let all = || (0..layers.len()).flat_map(sides);
@@ -27,21 +29,17 @@ pub fn migrate_rows(
         bytes: &[],
         head_stride: 0,
     };
-    let mut buffers = [&*from, &*to].map(|storage| {
+    let buffer_for = |storage: &dyn KvBytes| {
         let config = storage.config();
         let size = |(layer, side): (usize, Side)| {
             let rows = config.layers[layer].kv_heads * row_count(&layers[layer]);
             rows * config.row_bytes(layer, side)
         };
         buffer(all().map(size).max().unwrap_or(0))
-    });
+    };
+    let (mut read, mut encoded) = (buffer_for(from)?, buffer_for(to)?);
     let places: Vec<_> = all().map(place).collect();
     to.write_rows(&places)?;
-    let [read, encoded] = &mut buffers;
-    let (read, encoded) = (
-        read.as_mut().map_err(|e| e.clone())?,
-        encoded.as_mut().map_err(|e| e.clone())?,
-    );
     for (layer, rows) in layers.iter().enumerate() {
         for (layer, side) in sides(layer) {
             let facts = from.config().layers[layer];
@@ -53,13 +51,13 @@ pub fn migrate_rows(
             let types = [&*from, &*to].map(|storage| storage.config().storage(layer, side));
             let row_bytes = types.map(|storage| storage.row_bytes(dim));
             read.resize(count * row_bytes[0], 0);
-            from.read_rows(layer, side, &rows.from, read)?;
+            from.read_rows(layer, side, &rows.from, &mut read)?;
             let bytes = match types[0] == types[1] {
-                true => &*read,
+                true => &read,
                 false => {
                     encoded.resize(count * row_bytes[1], 0);
-                    transcode(types, dim, read, encoded);
-                    &*encoded
+                    transcode(types, dim, &read, &mut encoded);
+                    &encoded
                 }
             };
             to.write_rows(&[RowBlock {
@@ -69,7 +67,9 @@ pub fn migrate_rows(
                 ..place((layer, side))
             }])?;
         }
-        from.release_layer(layer);
+        if same_device {
+            from.release_layer(layer);
+        }
     }
     Ok(())
 }

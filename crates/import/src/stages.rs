@@ -14,7 +14,7 @@ use crate::onnx::StageStart;
 pub struct Stage {
     /// The graph, whose inputs are those of the [`StageInputs`] that are not known, in order; `None` if there is nothing to compute.
     pub graph: Option<Graph>,
-    /// What follows; `None` if the graph's outputs are the method's.
+    /// The cut before the next stage; `None` in the last stage, whose outputs are the method's.
     pub next: Option<Cut>,
     /// Whether the graph is for all sizes of its inputs' [`counted`](StageInputs::counted) axes.
     pub for_any_count: bool,
@@ -104,7 +104,7 @@ impl StageInputs {
         self.known.contains(&index)
     }
 
-    /// What the stage's graph is made for.
+    /// The types and shapes of the inputs that the stage's graph is lowered for.
     pub(crate) fn types(&self) -> Vec<InputType> {
         let inputs = self.values.iter().enumerate();
         let types = inputs.map(|(index, value)| InputType {
@@ -120,7 +120,7 @@ impl StageInputs {
     }
 }
 
-/// What a stage's graph is made for, of an input.
+/// The type and shape of an input that a stage's graph is lowered for.
 pub(crate) struct InputType {
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,

@@ -143,33 +143,13 @@ impl Restorable for Contiguous {
         saved: SavedPositions<'_>,
     ) -> Result<(Contiguous, SequenceRows), KvError> {
         check_only_sequence(seq)?;
-        if self.rings.base() > 0 {
-            let tokens = self.rings.base();
-            return Err(KvErrorKind::PrefixReadOnly { tokens }.into());
-        }
-        check_capacity(len, self.capacity)?;
         let mut after = self.clone();
-        after.clear();
+        after
+            .rings
+            .restore(len, self.capacity, saved.first, &self.classes)?;
         after.len = len;
-        after.rings.restore(len, saved.first, &self.classes)?;
         let held = after.sequence_rows(seq)?;
         Ok((after, held))
-    }
-
-    fn plan_shift(
-        &self,
-        seq: SeqId,
-        keep: u32,
-        dropped: u32,
-    ) -> Result<(Contiguous, SequenceRows), KvError> {
-        let first = self
-            .sequence_rows(seq)?
-            .first_positions_after_shift(keep, dropped)?;
-        let saved = SavedPositions {
-            first: &first,
-            states: &[],
-        };
-        self.plan_restore(seq, self.len - dropped, saved)
     }
 
     fn forget(&mut self, _: SeqId) {
@@ -182,15 +162,6 @@ pub(crate) fn check_only_sequence(seq: SeqId) -> Result<(), KvError> {
     match seq {
         0 => Ok(()),
         _ => Err(KvErrorKind::UnknownSequence { seq, max: 1 }.into()),
-    }
-}
-
-/// Returns an error if `len` tokens do not fit.
-pub(crate) fn check_capacity(len: u32, capacity: u32) -> Result<(), KvError> {
-    let needed = len.into();
-    match len > capacity {
-        true => Err(KvErrorKind::Full { needed, capacity }.into()),
-        false => Ok(()),
     }
 }
 

@@ -192,7 +192,7 @@ mod tests {
             .collect();
         assert_eq!(positions, (13..20).collect::<Vec<_>>());
         assert_eq!(ring.layers[1].cells, 7);
-        // What a ring has lost, static buffers cannot do without.
+        // A ring has lost rows that static buffers need.
         let error = Migration::of_sequence(&ring.bookkeeping, &empty).unwrap_err();
         assert!(matches!(error.kind(), KvErrorKind::SavedRows(_)), "{error}");
 

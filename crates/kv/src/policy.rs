@@ -52,7 +52,7 @@ pub struct InvalidPolicy {
     pub rule: usize,
     /// Its text.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason why the rule is invalid.
     pub reason: String,
 }
 

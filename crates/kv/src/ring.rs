@@ -116,16 +116,26 @@ impl RingState {
         held
     }
 
-    /// Makes cleared rings those of `len` tokens, of which every layer has rows from its first position on.
+    /// Makes the rings those of a restored sequence of `len` tokens, of which every layer has rows from its first position on.
     ///
     /// # Errors
-    /// `SavedRows` if a layer lacks rows of its window.
+    /// `PrefixReadOnly` after a shared prefix, `Full` if the tokens do not fit, and `SavedRows` if a layer lacks rows of its window.
     pub(crate) fn restore(
         &mut self,
         len: u32,
+        capacity: u32,
         first: &[u32],
         classes: &LayerClasses,
     ) -> Result<(), KvError> {
+        if self.base() > 0 {
+            let tokens = self.base();
+            return Err(KvErrorKind::PrefixReadOnly { tokens }.into());
+        }
+        if len > capacity {
+            let needed = len.into();
+            return Err(KvErrorKind::Full { needed, capacity }.into());
+        }
+        self.clear();
         self.mark_written(len);
         for (class, window) in classes.windows.iter().enumerate() {
             let kept = window.filter(|_| self.max_uncommitted() < u32::MAX);

@@ -305,17 +305,6 @@ impl Restorable for ScatterIndex {
         Ok((after, held))
     }
 
-    fn plan_shift(
-        &self,
-        seq: SeqId,
-        keep: u32,
-        dropped: u32,
-    ) -> Result<(ScatterIndex, SequenceRows), KvError> {
-        let held = self.sequence_rows(seq)?;
-        held.first_positions_after_shift(keep, dropped)?;
-        self.plan_restore(seq, held.len - dropped, SavedPositions::default())
-    }
-
     fn forget(&mut self, seq: SeqId) {
         if let Some(valid) = self.valid_rows.get_mut(seq as usize) {
             *valid = 0;

@@ -30,7 +30,15 @@ pub trait Restorable: Cache + Sized {
         seq: SeqId,
         keep: u32,
         dropped: u32,
-    ) -> Result<(Self, SequenceRows), KvError>;
+    ) -> Result<(Self, SequenceRows), KvError> {
+        let held = self.sequence_rows(seq)?;
+        let first = held.first_positions_after_shift(keep, dropped)?;
+        let saved = SavedPositions {
+            first: &first,
+            states: &[],
+        };
+        self.plan_restore(seq, held.len - dropped, saved)
+    }
 
     /// Removes a sequence whose rows are undefined after a device error.
     fn forget(&mut self, seq: SeqId);

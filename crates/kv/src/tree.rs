@@ -1,7 +1,7 @@
 //! `Tree`: committed tokens followed by a tree of candidates, for speculative decoding.
 
 use crate::candidate_tree::Node;
-use crate::contiguous::{check_capacity, check_only_sequence};
+use crate::contiguous::check_only_sequence;
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
@@ -235,32 +235,13 @@ impl Restorable for Tree {
     ) -> Result<(Tree, SequenceRows), KvError> {
         check_only_sequence(seq)?;
         self.check_no_candidates()?;
-        if self.rings.base() > 0 {
-            let tokens = self.rings.base();
-            return Err(KvErrorKind::PrefixReadOnly { tokens }.into());
-        }
-        check_capacity(len, self.capacity)?;
         let mut after = self.clone();
-        after.clear();
+        after
+            .rings
+            .restore(len, self.capacity, saved.first, &self.classes)?;
         after.len = len;
-        after.rings.restore(len, saved.first, &self.classes)?;
         let held = after.sequence_rows(seq)?;
         Ok((after, held))
-    }
-
-    fn plan_shift(
-        &self,
-        seq: SeqId,
-        keep: u32,
-        dropped: u32,
-    ) -> Result<(Tree, SequenceRows), KvError> {
-        let held = self.sequence_rows(seq)?;
-        let first = held.first_positions_after_shift(keep, dropped)?;
-        let saved = SavedPositions {
-            first: &first,
-            states: &[],
-        };
-        self.plan_restore(seq, self.len - dropped, saved)
     }
 
     fn forget(&mut self, _: SeqId) {

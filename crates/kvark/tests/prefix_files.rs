@@ -1,13 +1,16 @@
 //! Prefix files: every kind of cache that stands on one gives the bits of a cold run, and a file that does not fit is refused.
 
+mod common;
+
+use common::{Temporary, bits};
 use kvark::backend::{Backend, reference::Reference};
 use kvark::cache::{KvStorage, MigrationOptions};
 use kvark::engine::{CacheSource, Engine, Request, RequestEvent, RequestOutput, SchedulerOptions};
-use kvark::generate::{GenerateOptions, SequenceHandle};
+use kvark::generate::GenerateOptions;
 use kvark::memory::CacheKind;
 use kvark::snapshot::{PrefixFile, Snapshot};
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A flat model, one with a window in every layer, two with both kinds of layers, one whose layers share caches, and three with
@@ -46,32 +49,6 @@ fn options(storage: &str, batch: usize) -> RunnerOptions {
         key_storage: storage,
         value_storage: storage,
         ..RunnerOptions::default()
-    }
-}
-
-/// The bits of the logits after each of these tokens.
-fn bits<'a>(sequence: impl Into<SequenceHandle<'a>>, tokens: &[u32]) -> Vec<Vec<u32>> {
-    let mut sequence = sequence.into();
-    let mut next = |token: &u32| {
-        assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
-        sequence.logits().iter().map(|x| x.to_bits()).collect()
-    };
-    tokens.iter().map(&mut next).collect()
-}
-
-/// A file that is removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(name: &str) -> Temporary {
-        let name = format!("kvark-prefix-{}-{name}", std::process::id());
-        Temporary(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

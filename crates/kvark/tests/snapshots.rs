@@ -1,10 +1,12 @@
 //! A restored sequence continues with the same bits as one that was never saved.
 
+mod common;
+
+use common::{Temporary, bits};
 use kvark::cache::KvStorage;
-use kvark::generate::SequenceHandle;
 use kvark::snapshot::Snapshot;
 use kvark::{BatchRunner, Cpu, Model, Runner, RunnerOptions};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A flat model, one with a window in every layer, two with both kinds of layers, one whose layers share caches, and two with recurrent
 /// layers.
@@ -40,32 +42,6 @@ fn runner_options(keys: &str, values: &str, batch: usize) -> RunnerOptions {
 
 fn runner(model: &Model, runner_options: &RunnerOptions) -> Runner {
     Runner::new(model, &Cpu::new().unwrap(), runner_options).unwrap()
-}
-
-/// The bits of the logits after each of these tokens.
-fn bits<'a>(sequence: impl Into<SequenceHandle<'a>>, tokens: &[u32]) -> Vec<Vec<u32>> {
-    let mut sequence = sequence.into();
-    let mut next = |token: &u32| {
-        assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
-        sequence.logits().iter().map(|x| x.to_bits()).collect()
-    };
-    tokens.iter().map(&mut next).collect()
-}
-
-/// A file that is removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(name: &str) -> Temporary {
-        let name = format!("kvark-snapshots-{}-{name}", std::process::id());
-        Temporary(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use kvark::text::Message;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// What the tokens of a prefix file begin.
+/// The prompts that begin with the tokens of a prefix file.
 pub(crate) enum Beginning {
     /// Plain prompts.
     Text,

@@ -181,7 +181,7 @@ fn a_prefix_that_does_not_fit_is_refused_in_one_line() {
         assert!(error.contains(says) && error.contains("doc.kvp"), "{error}");
         assert_eq!(fs::read(&doc).unwrap(), bytes);
     }
-    // Nothing but a prefix is replaced, and a text that leaves no room is not written.
+    // The command replaces no file of another kind, and writes no file for a text that fills the context.
     let build =
         |more: &[&str]| folder.run(&[&["prefix", "build", &tiny, "-c", "20"], more].concat());
     let error = build(&["-p", "Hi", "-o", &tiny]).error();

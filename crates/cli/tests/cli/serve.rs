@@ -267,7 +267,7 @@ fn servers_share_the_memory_of_a_prefix_file() {
     }
     // Together they have little more than one of them.
     assert!((one[1] + two[1]) * 10 <= one[0] * 11, "{one:?} {two:?}");
-    // What the file begins is kept whatever else is asked for, and another model's server does not start with it.
+    // The server keeps the file's prefix when its other prefixes are removed.
     servers[0].send("DELETE", "/v1/kvark/cache", "");
     let again = ask(&servers[0]);
     assert_eq!(again["choices"], ask(&servers[1])["choices"]);

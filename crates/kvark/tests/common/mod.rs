@@ -3,6 +3,7 @@
 
 use kvark::generate::{
     BatchRunner, GenerateEvent, GenerateOptions, GenerateOutput, Sampler, SeqId, Sequence,
+    SequenceHandle,
 };
 use kvark::speculative::Speculator;
 use kvark::{Model, RuntimeError};
@@ -107,5 +108,31 @@ impl GenerateForms for BatchRunner {
             Sequence::new(*seq, [], sampler, options).with_speculator(Some(speculator))
         });
         self.generate(model, sequences.collect(), on_event)
+    }
+}
+
+/// The bits of the logits after each of these tokens.
+pub(crate) fn bits<'a>(sequence: impl Into<SequenceHandle<'a>>, tokens: &[u32]) -> Vec<Vec<u32>> {
+    let mut sequence = sequence.into();
+    let mut next = |token: &u32| {
+        assert!(sequence.feed(&[*token], &mut |_| true).unwrap());
+        sequence.logits().iter().map(|x| x.to_bits()).collect()
+    };
+    tokens.iter().map(&mut next).collect()
+}
+
+/// A file that is removed on drop.
+pub(crate) struct Temporary(pub(crate) PathBuf);
+
+impl Temporary {
+    pub(crate) fn new(name: &str) -> Temporary {
+        let name = format!("kvark-test-{}-{name}", std::process::id());
+        Temporary(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }

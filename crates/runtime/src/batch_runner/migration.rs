@@ -6,18 +6,51 @@ use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
 use crate::options::{MemoryLimit, RunnerOptions};
 use crate::score::LogSoftmax;
 use crate::{Model, RuntimeError};
-use backend::{Backend, argmax, migrate_rows};
+use backend::{Backend, StepOptions, argmax, migrate_rows};
 use kv::{
-    CacheConfig, CacheManager, CacheOperations, CacheSession, Cells, Contiguous, KvBytes, KvError,
-    KvErrorKind, KvPolicy, KvStorage, Migration, Restorable, SeqId, Side, Tree,
+    CacheConfig, CacheEntry, CacheManager, CacheOperations, CacheSession, Cells, Contiguous,
+    KvBytes, KvError, KvPolicy, KvStorage, Migration, Prefixed, Restorable, SeqId, Side, Tree,
 };
 use std::any::Any;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The most tokens whose probabilities are compared.
 const MEASURED_TOKENS: usize = 16;
 
-/// What the cache of a runner becomes. What is not named stays.
+/// The storage that a cache moves to.
+struct NewCache<'a> {
+    config: &'a CacheConfig,
+    bytes: Box<dyn KvBytes>,
+    same_device: bool,
+}
+
+/// Plans to move a cache to an empty one, from the configurations of both.
+type PlanMigration<K> =
+    fn(&dyn CacheManager, [&CacheConfig; 2], &K) -> Result<Migration<K>, KvError>;
+
+fn of_sequence<K: CacheManager + Restorable>(
+    from: &dyn CacheManager,
+    _: [&CacheConfig; 2],
+    empty: &K,
+) -> Result<Migration<K>, KvError> {
+    Migration::of_sequence(from, empty)
+}
+
+fn of_pool(
+    from: &dyn CacheManager,
+    configs: [&CacheConfig; 2],
+    empty: &Cells,
+) -> Result<Migration<Cells>, KvError> {
+    let any: &dyn Any = from;
+    match any.downcast_ref::<Cells>() {
+        Some(pool) if configs[0].layers == configs[1].layers => Migration::of_pool(pool, configs),
+        // Other windows: each sequence has other rows.
+        _ => Migration::of_sequence(from, empty),
+    }
+}
+
+/// What the cache of a runner becomes. A part that is not named stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigrationOptions {
     /// The kind of cache.
@@ -59,12 +92,11 @@ pub struct MigrationDistance {
 impl BatchRunner {
     /// Moves the cache with all that it holds to one of another kind, with other storage types, or on another backend. Rows whose
     /// type does not change keep their bits; those of another type are encoded again. A pool of cells keeps its forks, retained
-    /// prefixes and states; a kind that holds one sequence takes sequence 0 alone. Layer by layer, with the memory of one
-    /// layer more than the larger of the two caches.
+    /// prefixes and states; a kind that holds one sequence takes sequence 0 alone. On one device, layers move one by one, with the
+    /// memory of one layer more than the larger of the two caches.
     ///
     /// # Errors
-    /// `MemoryShortfall` if the new cache does not fit; `Cache` if it cannot hold what the old one holds. The runner is then unchanged,
-    /// except that a device error leaves its sequences empty.
+    /// `MemoryShortfall` if the new cache does not fit; `Cache` if it cannot hold what the old one holds. The runner is then unchanged.
     pub fn migrate(
         &mut self,
         model: &Model,
@@ -98,31 +130,35 @@ impl BatchRunner {
         };
         let held = self.cache.resident_bytes()?;
         let start = Instant::now();
-        let cache = self.moved_cache(kind, &plan.cache, bytes, |entry| {
+        let StepOptions {
+            max_sequences,
+            max_query_len,
+            ..
+        } = self.decoder.options;
+        let place = NewCache {
+            config: &plan.cache,
+            bytes,
+            same_device: is_here,
+        };
+        let (cache, decoder) = self.moved_cache(kind, place, |entry| {
             if is_here {
                 return Ok(None);
             }
-            let size = (self.decoder.options, plan.step);
-            let (sequences, rows) = (size.0.max_sequences, size.0.max_query_len);
-            let loaded = Decoder::load(model, backend, &options, size.1, (sequences, rows), entry)?;
-            Ok(Some(loaded))
-        });
-        let (cache, decoder) = match cache {
-            Ok(moved) => moved,
-            Err(error) => return Err(self.after_failure(error)),
-        };
+            let size = (max_sequences, max_query_len);
+            Decoder::load(model, backend, &options, plan.step, size, entry).map(Some)
+        })?;
+        self.cache = cache;
         match decoder {
             Some(decoder) => self.decoder = decoder,
             None => {
                 let Decoder {
                     forward, options, ..
                 } = &mut self.decoder;
-                forward.rebind(cache.entry())?;
+                forward.rebind(self.cache.entry())?;
                 forward.prepare(options)?;
             }
         }
         let time = start.elapsed();
-        self.cache = cache;
         self.planned_bytes = plan.total_bytes();
         (self.kind, self.options) = (kind, options);
         if let Some(seq) = to.measure.filter(|_| !before.is_empty()) {
@@ -200,78 +236,46 @@ impl BatchRunner {
     fn moved_cache<T>(
         &self,
         kind: CacheKind,
-        config: &CacheConfig,
-        bytes: Box<dyn KvBytes>,
-        prepare: impl FnOnce(std::sync::Arc<kv::CacheEntry>) -> Result<T, RuntimeError>,
+        place: NewCache<'_>,
+        prepare: impl FnOnce(Arc<CacheEntry>) -> Result<T, RuntimeError>,
     ) -> Result<(Box<dyn CacheOperations>, T), RuntimeError> {
+        let config = place.config;
         match kind {
             CacheKind::Contiguous => {
-                let session = CacheSession::new("contiguous", Contiguous::new(config), bytes);
-                let of_sequence = |from: &dyn CacheManager, _: &CacheConfig| {
-                    Migration::of_sequence(from, &Contiguous::new(config))
-                };
-                self.moved_to(session, of_sequence, prepare)
+                self.moved_to(&Contiguous::new(config), place, of_sequence, prepare)
             }
-            CacheKind::Tree => {
-                let session = CacheSession::new("tree", Tree::new(config), bytes);
-                let of_sequence = |from: &dyn CacheManager, _: &CacheConfig| {
-                    Migration::of_sequence(from, &Tree::new(config))
-                };
-                self.moved_to(session, of_sequence, prepare)
-            }
-            CacheKind::Cells { .. } => {
-                let session = CacheSession::new("cells", Cells::new(config), bytes);
-                let of_pool = |from: &dyn CacheManager, before: &CacheConfig| {
-                    let any: &dyn Any = from;
-                    match any.downcast_ref::<Cells>() {
-                        Some(pool) if before.layers == config.layers => {
-                            Migration::of_pool(pool, [before, config])
-                        }
-                        // Other windows: each sequence has other rows.
-                        _ => Migration::of_sequence(from, &Cells::new(config)),
-                    }
-                };
-                self.moved_to(session, of_pool, prepare)
-            }
+            CacheKind::Tree => self.moved_to(&Tree::new(config), place, of_sequence, prepare),
+            CacheKind::Cells { .. } => self.moved_to(&Cells::new(config), place, of_pool, prepare),
         }
     }
 
+    /// Moves the cache into an empty one.
     fn moved_to<K, T>(
         &self,
-        session: CacheSession<K>,
-        plan: impl FnOnce(&dyn CacheManager, &CacheConfig) -> Result<Migration<K>, KvError>,
-        prepare: impl FnOnce(std::sync::Arc<kv::CacheEntry>) -> Result<T, RuntimeError>,
+        empty: &K,
+        place: NewCache<'_>,
+        plan: PlanMigration<K>,
+        prepare: impl FnOnce(Arc<CacheEntry>) -> Result<T, RuntimeError>,
     ) -> Result<(Box<dyn CacheOperations>, T), RuntimeError>
     where
-        K: CacheManager + Restorable,
+        K: CacheManager + Prefixed + Clone,
         CacheSession<K>: CacheOperations + 'static,
     {
-        let (old, new) = (self.cache.entry(), session.entry().clone());
+        let old = self.cache.entry();
         let migration = {
             let state = old.try_lock()?;
-            plan(&*state.bookkeeping, state.bytes.config())?
+            let configs = [state.bytes.config(), place.config];
+            plan(&*state.bookkeeping, configs, empty)?
         };
-        let prepared = prepare(new.clone())?;
+        let session = CacheSession::new(K::KIND, empty.clone(), place.bytes);
+        let prepared = prepare(session.entry().clone())?;
         {
-            let (mut from, mut to) = (old.try_lock()?, new.try_lock()?);
-            migrate_rows(&migration.layers, &mut *from.bytes, &mut *to.bytes)?;
+            let (mut from, mut to) = (old.try_lock()?, session.entry().try_lock()?);
+            let (layers, to) = (&migration.layers, &mut *to);
+            migrate_rows(layers, &mut *from.bytes, &mut *to.bytes, place.same_device)?;
             to.bookkeeping = Box::new(migration.bookkeeping);
         }
         Ok((Box::new(session), prepared))
-    }
-
-    /// After a device error, rows are gone: the sequences become empty.
-    fn after_failure(&mut self, error: RuntimeError) -> RuntimeError {
-        let is_device = |kind: &KvErrorKind| matches!(kind, KvErrorKind::Device(_));
-        if let crate::RuntimeErrorKind::Cache(cache) = error.kind()
-            && is_device(cache.kind())
-        {
-            let sequences = 0..self.states.len() as u32;
-            for seq in sequences.filter(|seq| *seq < kv::MAX_SEQUENCES) {
-                _ = self.remove(seq);
-            }
-        }
-        error
     }
 
     /// The logits after the last tokens of a sequence, computed again. Empty if it cannot be rewound without computing more.

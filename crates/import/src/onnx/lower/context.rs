@@ -32,7 +32,7 @@ pub(in crate::onnx) struct OnnxLowering<'a> {
     pub(super) loop_depth: usize,
     /// Nodes of loop bodies that are lowered so far.
     pub(super) unrolled: usize,
-    /// What the node being lowered needs and depends on data.
+    /// The value or the results that the node being lowered needs and that depend on data.
     pub(super) need: Cell<Option<Need>>,
     /// Results of ops that were computed before the stage, by the name of the node's first result.
     pub(super) results: HashMap<String, Vec<TensorId>>,

@@ -20,7 +20,7 @@ const MAX_KNOWN_ELEMENTS: usize = 4096;
 /// Limit on the stages of a run.
 const MAX_STAGES: usize = 256;
 
-/// What the lowering of a node needed and could not know.
+/// A value or results that a node's lowering needed before they can be known.
 pub(super) enum Need {
     /// The elements of a tensor; inside a loop, where a name stands for other tensors in every iteration, or not.
     Elements { id: TensorId, in_loop: bool },
@@ -405,7 +405,7 @@ impl Kept<'_> {
         self.sources.push(source);
         self.names.push(lower.builder.name(id).to_owned());
         self.slots.insert(id, slot);
-        // What follows from sizes is known in the next stage too, where the sizes are numbers.
+        // The next stage knows elements that are computed from sizes, because its sizes are numbers.
         if lower.const_value(id).is_some() {
             self.known.push(slot);
         }
