@@ -72,14 +72,14 @@ impl KeyRotations {
         })
     }
 
-    /// Rotates the encoded keys `[heads, rows, row]` of a layer from `positions` to positions that are `down` lower.
+    /// Rotates the encoded keys `[heads, rows, row]` of a layer from `positions` to those from `to` on.
     /// The angles are those that the graph computes in f32. Rows are decoded, rotated and encoded again.
-    pub fn rotate_down(
+    pub fn rotate(
         &self,
         config: &CacheConfig,
         layer: usize,
         positions: Range<u32>,
-        down: u32,
+        to: u32,
         rows: &mut [u8],
     ) {
         let Some(rotation) = &self.layers[layer] else {
@@ -88,9 +88,10 @@ impl KeyRotations {
         let storage = config.storage(layer, Side::Key);
         let dim = config.layers[layer].key_dim;
         let half = rotation.frequency.len();
+        let start = positions.start;
         let turn = |position: u32, frequency: &f32| {
             let angle = |position: u32| f64::from(position as f32 * frequency);
-            let turn = angle(position - down) - angle(position);
+            let turn = angle(to + (position - start)) - angle(position);
             (turn.cos() as f32, turn.sin() as f32)
         };
         let count = positions.len().max(1);

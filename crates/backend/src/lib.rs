@@ -17,6 +17,7 @@ mod profile;
 pub mod reference;
 pub mod row_codec;
 mod row_layout;
+mod row_span;
 mod rows;
 pub mod run_mode;
 mod runnable;
@@ -31,10 +32,11 @@ pub use devices::{Devices, PiecePlacement};
 pub use error::{BackendError, BackendErrorKind};
 pub use hadamard::hadamard;
 pub use key_rotation::KeyRotations;
-pub use migration::migrate_rows;
+pub use migration::{migrate_rows, transcode_rows};
 pub use outputs::{LogitsMode, RowOutputs, ScoredToken, StepOutputs, argmax, topk};
 pub use profile::{ExpertUse, NodeProfile, NodeProfiles};
 pub use row_layout::{RowLayout, TILE_CELLS};
+pub use row_span::RowSpan;
 pub use rows::{SavedLayer, SavedRows, shift_rows};
 pub use run_mode::{
     BatchDescriptor, CaptureSizes, Dispatch, Dispatcher, DispatcherOptions, GraphSupport, Replay,

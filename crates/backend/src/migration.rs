@@ -56,7 +56,7 @@ pub fn migrate_rows(
                 true => &read,
                 false => {
                     encoded.resize(count * row_bytes[1], 0);
-                    transcode(types, dim, &read, &mut encoded);
+                    transcode_rows(types, dim, &read, &mut encoded);
                     &encoded
                 }
             };
@@ -88,7 +88,7 @@ fn buffer(bytes: usize) -> Result<Vec<u8>, KvError> {
 }
 
 /// Decodes rows of `dim` elements and encodes them in another type, on all cores.
-fn transcode([from, to]: [KvStorage; 2], dim: usize, rows: &[u8], out: &mut [u8]) {
+pub fn transcode_rows([from, to]: [KvStorage; 2], dim: usize, rows: &[u8], out: &mut [u8]) {
     if dim == 0 {
         return;
     }
@@ -128,7 +128,7 @@ mod tests {
                 }
                 for to in KvStorage::ALL {
                     let mut found = vec![9; 300 * to.row_bytes(dim)];
-                    transcode([from, to], dim, &encoded, &mut found);
+                    transcode_rows([from, to], dim, &encoded, &mut found);
                     let mut wanted = vec![0; to.row_bytes(dim)];
                     for (row, found) in decoded.iter().zip(found.chunks_exact(to.row_bytes(dim))) {
                         wanted.fill(0);

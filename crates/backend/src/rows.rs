@@ -2,7 +2,7 @@
 
 use crate::KeyRotations;
 use kv::{
-    CacheConfig, CacheOperations, KvBytes, KvError, KvErrorKind, RowBlock, RowShift,
+    CacheConfig, CacheOperations, CellRun, KvBytes, KvError, KvErrorKind, RowBlock, RowShift,
     SavedPositions, SeqId, SequenceRows, Side,
 };
 use std::ops::Range;
@@ -54,6 +54,34 @@ impl SavedRows<'_> {
         })
     }
 
+    /// Appends the saved tokens from the end of `seq`, which has the first `held` of them, up to `len`. An error leaves the cache
+    /// unchanged, except that a device error leaves `seq` empty.
+    pub fn append(
+        &self,
+        cache: &dyn CacheOperations,
+        seq: SeqId,
+        held: u32,
+        len: u32,
+    ) -> Result<(), KvError> {
+        self.check(&cache.config()?)?;
+        let first: Vec<u32> = self.layers.iter().map(|layer| layer.first).collect();
+        cache.append_rows(seq, len, &first, &mut |rows, bytes| {
+            let new = |layer: usize| {
+                let runs = rows.runs(layer).iter();
+                runs.filter_map(|run| run.clip(&(held..len))).collect()
+            };
+            let runs: Vec<Vec<CellRun>> = (0..self.layers.len()).map(new).collect();
+            let config = bytes.config();
+            let blocks: Vec<RowBlock<'_>> = sides(self.layers.len())
+                .map(|(layer, side)| {
+                    let cells = rows.cells(layer);
+                    self.block(config, (layer, side), &runs[layer], cells)
+                })
+                .collect();
+            bytes.write_rows(&blocks)
+        })
+    }
+
     /// Returns an error if the saved rows do not match a cache of this configuration.
     fn check(&self, config: &CacheConfig) -> Result<(), KvError> {
         let bad = |reason: String| Err(KvErrorKind::SavedRows(reason).into());
@@ -97,26 +125,35 @@ impl SavedRows<'_> {
 
     /// The saved rows as blocks to write to these cells.
     fn blocks<'b>(&'b self, config: &CacheConfig, to: &'b SequenceRows) -> Vec<RowBlock<'b>> {
-        let block = |layer: usize, side: Side| {
-            let (saved, row) = (&self.layers[layer], config.row_bytes(layer, side));
-            let bytes = match side {
-                Side::Key => saved.keys,
-                Side::Value => saved.values,
-            };
-            // Restored rows are consecutive in the saved bytes, states too: only the earliest are left out.
-            let skipped = self.row_of(config, layer, to.first_position(layer)) * row;
-            RowBlock {
-                layer,
-                side,
-                runs: to.runs(layer),
-                cells: to.cells(layer),
-                bytes: &bytes[skipped.min(bytes.len())..],
-                head_stride: self.rows(config, layer).unwrap_or(0) * row,
-            }
-        };
         sides(self.layers.len())
-            .map(|(layer, side)| block(layer, side))
+            .map(|at| self.block(config, at, to.runs(at.0), to.cells(at.0)))
             .collect()
+    }
+
+    /// The saved rows of a side as a block to write to these cells, of which the pool has `cells`.
+    fn block<'b>(
+        &'b self,
+        config: &CacheConfig,
+        (layer, side): (usize, Side),
+        runs: &'b [CellRun],
+        cells: u32,
+    ) -> RowBlock<'b> {
+        let (saved, row) = (&self.layers[layer], config.row_bytes(layer, side));
+        let bytes = match side {
+            Side::Key => saved.keys,
+            Side::Value => saved.values,
+        };
+        // Restored rows are consecutive in the saved bytes, states too: only the earliest are left out.
+        let first = runs.first().map_or(self.len, |run| run.position);
+        let skipped = self.row_of(config, layer, first) * row;
+        RowBlock {
+            layer,
+            side,
+            runs,
+            cells,
+            bytes: &bytes[skipped.min(bytes.len())..],
+            head_stride: self.rows(config, layer).unwrap_or(0) * row,
+        }
     }
 }
 
@@ -130,7 +167,8 @@ impl KeyRotations {
     pub fn shift(&self, shift: &RowShift, bytes: &mut dyn KvBytes) -> Result<(), KvError> {
         let config = bytes.config().clone();
         shift_rows(shift, bytes, |layer, positions, rows| {
-            self.rotate_down(&config, layer, positions, shift.dropped, rows);
+            let to = positions.start - shift.dropped;
+            self.rotate(&config, layer, positions, to, rows);
         })
     }
 }

@@ -6,8 +6,11 @@ use crate::prompt::ReasoningBudgetArgs;
 use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use kvark::cache::KvStorage;
+use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
-use server::{ReasoningHistory, Server, ServerOptions};
+use regex::Regex;
+use server::{ReasoningHistory, Server, ServerOptions, VolatilePlace, VolatileText};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -73,6 +76,20 @@ pub(crate) struct Serve {
     /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
+    /// Keep prefixes that leave the pool in this much memory, before they go to disk
+    #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
+    cache_ram: Option<u64>,
+    /// With --cache-ram: smaller types in which they are stored one after the other when that memory is full, such as q8,q4. What comes
+    /// back from them is an approximation
+    #[arg(long, value_name = "TYPES", requires = "cache_ram", value_delimiter = ',', value_parser = args::storage_names(), hide_possible_values = true)]
+    cache_ram_types: Vec<KvStorage>,
+    /// Lines of system messages that change in every request, as a regular expression: they go to the end of the last message,
+    /// so that everything before stays computed. A message with "volatile": true does the same
+    #[arg(long, value_name = "REGEX")]
+    volatile: Option<Regex>,
+    /// Where volatile text goes: last, or drop (the model does not see it)
+    #[arg(long, value_name = "PLACE", default_value = "last", value_parser = ["last", "drop"], hide_possible_values = true)]
+    volatile_place: String,
     /// System message, from a text file, that is computed when a model is loaded, or a file of kvark prefix build, which is mapped.
     /// Chats and completions that begin with it share its keys and values
     #[arg(long, value_name = "FILE")]
@@ -185,6 +202,17 @@ impl Serve {
             allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
+            cache_ram: HostRungs {
+                limit: self.cache_ram.unwrap_or(0),
+                types: self.cache_ram_types.clone(),
+            },
+            volatile: VolatileText {
+                lines: self.volatile.clone(),
+                place: match &*self.volatile_place {
+                    "drop" => VolatilePlace::Drop,
+                    _ => VolatilePlace::Last,
+                },
+            },
             prefix: system.map(system_message).transpose()?,
             prefix_file,
             context_shift: self.shift.keep(usize::MAX, None)?,

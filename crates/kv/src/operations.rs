@@ -123,6 +123,17 @@ pub trait CacheOperations: Send {
         let _ = (seq, len, saved, write);
         self.unsupported("be restored")
     }
+    /// Appends tokens to `seq`, up to `len`, whose rows `write` stores, as [`CacheSession::append_rows`].
+    fn append_rows(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+        write: WriteRows<'_>,
+    ) -> Result<(), KvError> {
+        let _ = (seq, len, first, write);
+        self.unsupported("take rows")
+    }
     /// The maximum number of tokens that [`shift`](CacheOperations::shift) can drop after the first `keep` of a sequence.
     fn max_shift(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
         let _ = (seq, keep);
@@ -201,6 +212,16 @@ macro_rules! restorable_operations {
             write: WriteRows<'_>,
         ) -> Result<(), KvError> {
             self.replace_sequence(seq, len, saved, |rows, bytes| write(rows, bytes))
+        }
+
+        fn append_rows(
+            &self,
+            seq: SeqId,
+            len: u32,
+            first: &[u32],
+            write: WriteRows<'_>,
+        ) -> Result<(), KvError> {
+            CacheSession::append_rows(self, seq, len, first, |rows, bytes| write(rows, bytes))
         }
 
         fn max_shift(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {

@@ -40,6 +40,24 @@ pub trait Restorable: Cache + Sized {
         self.plan_restore(seq, held.len - dropped, saved)
     }
 
+    /// Plans to append tokens to `seq`, up to `len`, whose rows the caller has: `first` says for each layer the position that they begin
+    /// at, which is the end of the sequence or a later one. The rows before it stay in their cells. Returns the cache after the
+    /// change and the location of all rows.
+    fn plan_append(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Self, SequenceRows), KvError> {
+        let held = self.sequence_rows(seq)?;
+        let first = held.first_positions_after_append(len, first)?;
+        let saved = SavedPositions {
+            first: &first,
+            states: &[],
+        };
+        self.plan_restore(seq, len, saved)
+    }
+
     /// Removes a sequence whose rows are undefined after a device error.
     fn forget(&mut self, seq: SeqId);
 }
@@ -140,6 +158,25 @@ impl SequenceRows {
             first => first.saturating_sub(dropped).max(keep),
         };
         Ok((0..self.layers()).map(first).collect())
+    }
+
+    /// The first position that each layer holds after rows from `first` on were appended.
+    pub(crate) fn first_positions_after_append(
+        &self,
+        len: u32,
+        first: &[u32],
+    ) -> Result<Vec<u32>, KvError> {
+        if len <= self.len || first.len() != self.layers() {
+            let (end, layers) = (self.len, first.len());
+            let reason = format!("{layers} layers up to {len} cannot be appended at {end}");
+            return Err(KvErrorKind::SavedRows(reason).into());
+        }
+        let first = first.iter().enumerate();
+        let first = first.map(|(layer, first)| match *first <= self.len {
+            true => self.first_position(layer),
+            false => *first,
+        });
+        Ok(first.collect())
     }
 
     /// The maximum number of tokens that a shift can drop after the first `keep`, so that ring layers still hold a full

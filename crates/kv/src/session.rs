@@ -270,6 +270,22 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
         settle(cache, seq, after, written)
     }
 
+    /// Appends tokens to `seq`, up to `len`, whose rows `write` stores: in each layer those from the position of `first` on. An error
+    /// leaves the cache unchanged, except that a device error in `write` leaves `seq` empty.
+    pub fn append_rows(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+        write: impl FnOnce(&SequenceRows, &mut dyn KvBytes) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
+        let mut state = self.entry.try_lock()?;
+        let (cache, bytes) = parts::<K>(&mut state);
+        let (after, rows) = cache.plan_append(seq, len, first)?;
+        let written = write(&rows, bytes);
+        settle(cache, seq, after, written)
+    }
+
     /// The maximum number of tokens that [`shift`](CacheSession::shift) can drop after the first `keep` of a sequence.
     pub fn max_shift(&self, seq: SeqId, keep: u32) -> Result<u32, KvError> {
         self.read_sequence(seq, |rows, bytes| rows.max_shift(keep, bytes.config()))

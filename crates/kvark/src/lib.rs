@@ -51,12 +51,13 @@ pub mod generate {
     pub use ::backend::{LogitsMode, RowOutputs, ScoredToken, argmax, topk};
     pub use ::kv::SeqId;
     pub use ::runtime::{
-        BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, FinishReason,
-        GenerateEvent, GenerateOptions, GenerateOutput, GeneratedToken, Generator, NumberRange,
-        OptionKind, OptionValue, Owned, PausedGeneration, PromptPrefix, Runner, RunnerOptions,
-        SAMPLING_OPTIONS, Sampler, SamplerOptions, SamplingOption, Score, Sequence, SequenceHandle,
-        SequenceRunner, Timings, TokenConstraint, TokenLogprobs, common_prefix_len, generate,
-        random_seed, sequence_breakers,
+        Approximation, BatchRunner, BatchToken, ContextShift, DEFAULT_SEQUENCE_BREAKERS, Edit,
+        FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, GeneratedToken, Generator,
+        Inexact, NumberRange, OptionKind, OptionValue, Owned, PausedGeneration, PromptPrefix,
+        Runner, RunnerOptions, SAMPLING_OPTIONS, SPLICE_SHARE, Sampler, SamplerOptions,
+        SamplingOption, Score, Sequence, SequenceHandle, SequenceRunner, SpliceReport, Timings,
+        TokenConstraint, TokenLogprobs, common_prefix_len, generate, random_seed, recomputed,
+        sequence_breakers,
     };
 }
 
@@ -73,9 +74,9 @@ pub mod speculative {
 pub mod engine {
     pub use ::runtime::{
         BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
-        EngineState, EventSink, GeneratedToken, Generation, MissReason, Request, RequestEvent,
-        RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo, TokenConstraint,
-        TokenLogprobs,
+        EngineState, EventSink, GeneratedToken, Generation, HostRungs, MissReason, MovedTokens,
+        Request, RequestEvent, RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo,
+        TokenConstraint, TokenLogprobs,
     };
 }
 

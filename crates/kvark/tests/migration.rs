@@ -78,10 +78,10 @@ fn to_types(keys: KvStorage, values: KvStorage) -> MigrationOptions {
     }
 }
 
-/// Random histories of steps, forks, rewinds and migrations. Kinds change between tokens; types change to f32 and back, which loses
-/// nothing. `KVARK_HISTORIES=N` runs N histories of each model instead of a few.
+/// Random histories of steps, forks, rewinds, edits, evictions and migrations. Kinds change between tokens; types change to f32 and back, which
+/// loses nothing; an edit computes what follows it again; an evicted sequence comes back from a snapshot. `KVARK_HISTORIES=N` runs N histories of each model instead of a few.
 #[test]
-fn histories_with_migrations_have_the_bits_of_cold_runs() {
+fn histories_with_migrations_edits_and_evictions_have_the_bits_of_cold_runs() {
     let histories = std::env::var("KVARK_HISTORIES").ok();
     let histories = histories.map_or(12, |n| n.parse::<u64>().unwrap());
     let cpu = Cpu::new().unwrap();
@@ -95,7 +95,26 @@ fn histories_with_migrations_have_the_bits_of_cold_runs() {
             for _ in 0..14 {
                 let seq = noise.below(3) as u32;
                 let alone = (1..3).all(|seq| runner.tokens(seq).is_empty());
-                match noise.below(8) {
+                match noise.below(10) {
+                    8 if !has_states && !runner.tokens(seq).is_empty() => {
+                        let old = runner.tokens(seq).to_vec();
+                        let at = noise.below(old.len());
+                        let end = at + noise.below(old.len() - at + 1);
+                        let more = noise.below(6);
+                        let new = [&old[..at], &noise.tokens(more), &old[end..]].concat();
+                        let room = runner.can_extend(new.len()).unwrap();
+                        if room && !new.is_empty() {
+                            runner.splice(seq, &new, 1.0, |_| true).unwrap();
+                            let rest = new[runner.tokens(seq).len()..].to_vec();
+                            runner.sequence(seq).feed(&rest, |_| true).unwrap();
+                            assert_eq!(runner.inexact(seq), None);
+                        }
+                    }
+                    9 if !runner.tokens(seq).is_empty() => {
+                        let whole = runner.snapshot(&model, seq, &[]).unwrap();
+                        runner.remove(seq).unwrap();
+                        runner.restore(&model, seq, &whole).unwrap();
+                    }
                     0 if runner.tokens(1).is_empty() && runner.cache_kind() == "cells" => {
                         runner.fork(0, 1).unwrap();
                     }

@@ -6,11 +6,13 @@ mod last_logits;
 mod migration;
 mod sequence;
 mod sequences;
+mod splice;
 
 pub use forward::BatchToken;
 pub(crate) use forward::{CandidateLevel, Feed, KeptStates};
 pub use migration::{MigrationDistance, MigrationOptions, MigrationReport};
 pub use sequence::{Runner, SequenceHandle, SequenceRunner};
+pub use splice::{Approximation, Edit, Inexact, SPLICE_SHARE, SpliceReport, recomputed};
 
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::decoder::Decoder;
@@ -59,6 +61,8 @@ struct SequenceState {
     candidates: Candidates,
     /// The features of the last tokens, if the sequence keeps them.
     features: Option<FeatureRows>,
+    /// The rows that are an approximation.
+    inexact: Option<Inexact>,
 }
 
 impl SequenceState {

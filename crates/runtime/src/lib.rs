@@ -29,8 +29,9 @@ mod tokenizer_source;
 mod tune_kv;
 
 pub use batch_runner::{
-    BatchRunner, BatchToken, MigrationDistance, MigrationOptions, MigrationReport, Runner,
-    SequenceHandle, SequenceRunner,
+    Approximation, BatchRunner, BatchToken, Edit, Inexact, MigrationDistance, MigrationOptions,
+    MigrationReport, Runner, SPLICE_SHARE, SequenceHandle, SequenceRunner, SpliceReport,
+    recomputed,
 };
 pub use context_shift::ContextShift;
 pub use decode::{GeneratedToken, Owned, Sequence, TokenConstraint, TokenLogprobs};
@@ -58,8 +59,8 @@ pub use sampler::{
 };
 pub use scheduler::{
     BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
-    EventSink, Generation, MissReason, Request, RequestEvent, RequestHandle, RequestOutput,
-    SchedulerOptions, SequenceInfo,
+    EventSink, Generation, HostRungs, MissReason, MovedTokens, Request, RequestEvent,
+    RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo,
 };
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};

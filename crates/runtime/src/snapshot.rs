@@ -30,7 +30,7 @@ mod write;
 
 pub use error::{SnapshotError, SnapshotErrorKind};
 pub(crate) use format::Format;
-pub(crate) use write::{Contents, save};
+pub(crate) use write::{Contents, copy, save};
 
 use crate::decoder::check_token_ids;
 use crate::{Model, RuntimeError};
@@ -374,6 +374,20 @@ pub(crate) fn restore(
         }));
     }
     Ok(snapshot.rows().restore(cache, seq, len as u32)?)
+}
+
+/// Appends the tokens of a snapshot that follow the first `held`, which `seq` has, up to `len`. An error leaves the cache unchanged,
+/// except that a device error leaves `seq` empty.
+pub(crate) fn restore_rest(
+    snapshot: &Snapshot,
+    model: &Model,
+    cache: &dyn CacheOperations,
+    seq: SeqId,
+    [held, len]: [usize; 2],
+) -> Result<(), RuntimeError> {
+    snapshot.check(model, &cache.config()?)?;
+    let rows = snapshot.rows();
+    Ok(rows.append(cache, seq, held as u32, len as u32)?)
 }
 
 /// The fields of the header after magic and version.

@@ -77,6 +77,7 @@ impl Answer {
             running: constraints.len(),
         };
         for (choice, constraint) in constraints.into_iter().enumerate() {
+            let moved = prepared.moved.as_deref().cloned();
             let request = Request {
                 prompt: prepared.tokens.to_vec(),
                 message_ends: model.model.message_ends(&prepared.tokens),
@@ -90,6 +91,8 @@ impl Answer {
                 deadline: Some(Instant::now() + timeout),
                 constraint,
                 cache_prompt: parameters.cache_prompt,
+                approximate: prepared.approximate,
+                moved: moved.filter(|moved| moved.are_in(&prepared.tokens)),
                 branch: prepared.cells.clone().filter(|_| choice == 0),
                 speculation: parameters.speculation.clone(),
             };
@@ -273,6 +276,7 @@ pub(crate) fn cache_object(report: &CacheReport, model: &LoadedModel, prompt: &[
     json!({
         "prompt_tokens": report.prompt_tokens,
         "cached_tokens": report.cached_tokens,
+        "approximate_tokens": report.approximate_tokens,
         "source": report.source.name(),
         "miss": miss,
     })

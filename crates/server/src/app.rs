@@ -8,7 +8,7 @@ use crate::options::ServerOptions;
 use crate::registry::{LoadedModel, ModelRegistry, prefill};
 use axum::http::StatusCode;
 use kvark::backend::Backend;
-use kvark::engine::{BranchCells, Request};
+use kvark::engine::{BranchCells, MovedTokens, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -87,13 +87,22 @@ impl App {
         })
     }
 
-    /// Computes tokens in the background, so that a later request finds them. `cells` holds them.
-    pub(crate) fn prefill(&self, model: &LoadedModel, tokens: &[u32], cells: BranchCells) {
+    /// Computes tokens in the background, so that a later request finds them. `cells` holds them. The rows of moved tokens are an
+    /// approximation.
+    pub(crate) fn prefill(
+        &self,
+        model: &LoadedModel,
+        tokens: &[u32],
+        cells: BranchCells,
+        (approximate, moved): (bool, Option<MovedTokens>),
+    ) {
         if tokens.is_empty() {
             return;
         }
         let request = Request {
             priority: -1,
+            approximate,
+            moved,
             message_ends: model.model.message_ends(tokens),
             ..prefill(tokens.to_vec(), cells)
         };

@@ -18,7 +18,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use kvark::engine::{BranchCells, CacheReport};
+use kvark::engine::{BranchCells, CacheReport, MovedTokens};
 use kvark::text::{AnswerFormat as TextFormat, ReasoningBudget};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -154,6 +154,10 @@ pub(crate) struct PreparedAnswer {
     pub(crate) turn: Option<ConversationTurn>,
     /// The cells of that conversation.
     pub(crate) cells: Option<BranchCells>,
+    /// Whether rows may be reused that an approximate edit of the conversation has moved.
+    pub(crate) approximate: bool,
+    /// The tokens whose rows that edit moves, if no request has done it yet.
+    pub(crate) moved: Option<Arc<MovedTokens>>,
 }
 
 impl PreparedAnswer {
@@ -173,6 +177,7 @@ impl PreparedAnswer {
         };
         let mut prompt = ChatPrompt::new(input.messages, tools, input.variables)?;
         prompt.reasoning = app.options.reasoning;
+        app.options.volatile.apply(&mut prompt.messages);
         let format = OutputFormat::read(&mut generation, &choice, &prompt.tools)?;
         let conversation = turn.conversation.as_deref();
         let stated_budget = turn.reasoning_budget;
@@ -190,6 +195,8 @@ impl PreparedAnswer {
         };
         let (turn, continued) = continued.unzip();
         let cells = continued.as_ref().map(|it| it.cells.clone());
+        let moved = continued.as_ref().and_then(|it| it.moved.clone());
+        let approximate = continued.as_ref().is_some_and(|it| it.approximate);
         let (prompt, tokens, begun, history) = {
             let (model, owner) = (model.clone(), owner.clone());
             let render = move |app: &App| {
@@ -256,6 +263,8 @@ impl PreparedAnswer {
             warnings,
             turn,
             cells,
+            approximate,
+            moved,
         })
     }
 

@@ -216,6 +216,15 @@ fn message(index: usize, message: Value) -> Result<Value, ApiError> {
     if let Some(text) = reasoning.filter(|text| is_answer && !text.is_empty()) {
         shaped.insert("reasoning_content".to_owned(), text.into());
     }
+    match message.remove("volatile") {
+        None | Some(Value::Null) => {}
+        Some(Value::Bool(is)) => _ = is.then(|| shaped.insert("volatile".to_owned(), is.into())),
+        Some(_) => {
+            return Err(wrong(
+                "has a volatile that is neither true nor false".to_owned(),
+            ));
+        }
+    }
     for name in ["name", "tool_call_id"] {
         if let Some(value) = message.remove(name) {
             shaped.insert(name.to_owned(), value);

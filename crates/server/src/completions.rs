@@ -83,6 +83,8 @@ pub(crate) async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<R
         warnings,
         turn: None,
         cells: None,
+        approximate: false,
+        moved: None,
     };
     let echo = if request.echo { prompt } else { String::new() };
     let include_usage = StreamOptions::include_usage(request.stream_options);

@@ -1,7 +1,7 @@
 //! A conversation: exact token ids and the turns that they are.
 
 use crate::access::Owner;
-use kvark::engine::BranchCells;
+use kvark::engine::{BranchCells, MovedTokens};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,6 +27,12 @@ pub(crate) struct Conversation {
     pub(crate) cells: BranchCells,
     #[serde(rename = "turns")]
     pub(crate) messages: Vec<Turn>,
+    /// Whether its rows may be those that an edit has moved, which are an approximation.
+    #[serde(default)]
+    pub(crate) approximate: bool,
+    /// The tokens whose rows the last such edit moves, for the request that computes the others.
+    #[serde(skip)]
+    pub(crate) moved: Option<Arc<MovedTokens>>,
     /// Whether the tokens after the last turn are those of an answer that is being generated.
     #[serde(skip)]
     pub(crate) answering: bool,
@@ -235,6 +241,8 @@ mod tests {
                 turn("assistant", "a", 9),
                 turn("user", "v", 12),
             ],
+            approximate: false,
+            moved: None,
             answering: false,
             created: 0,
         }

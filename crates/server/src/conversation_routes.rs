@@ -11,8 +11,9 @@ use crate::registry::LoadedModel;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use kvark::engine::BranchCells;
-use kvark::generate::common_prefix_len;
+use kvark::RuntimeError;
+use kvark::engine::{BranchCells, MovedTokens};
+use kvark::generate::{Edit, SPLICE_SHARE, common_prefix_len, recomputed};
 use kvark::text::Prompt;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -65,6 +66,12 @@ pub(crate) struct SpliceRequest {
     #[serde(default)]
     #[schemars(with = "Vec<Map<String, Value>>")]
     messages: Vec<Value>,
+    /// Move the rows of the turns after the edit instead of computing them again: the answers that follow are an approximation
+    #[serde(default)]
+    approximate: bool,
+    /// With approximate: the part of the tokens after the edit that is computed again, its beginning; 0.15 if left out
+    #[schemars(range(min = 0.0, max = 1.0))]
+    share: Option<f32>,
 }
 
 /// The conversation cut at a turn or a token. An answer that is being generated is cut where it is.
@@ -113,7 +120,7 @@ pub(crate) async fn create(
         .blocking(move |_| given_turns(&rendered, &prompt, &[]))
         .await?;
     let cells = BranchCells::default();
-    app.prefill(&model, &tokens, cells.clone());
+    app.prefill(&model, &tokens, cells.clone(), (false, None));
     Ok(Json(app.conversations.add(Conversation {
         id: Conversations::new_id()?,
         owner,
@@ -124,6 +131,8 @@ pub(crate) async fn create(
         tokens: Arc::new(tokens),
         cells,
         messages,
+        approximate: false,
+        moved: None,
         answering: false,
         created: jiff::Timestamp::now().as_second(),
     })))
@@ -182,8 +191,29 @@ fn given_turns(
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
     Extension(owner): Extension<Owner>,
-) -> Json<Value> {
-    Json(json!({ "object": "list", "data": app.conversations.objects(&owner) }))
+) -> Result<Json<Value>, ApiError> {
+    let objects = app.conversations.objects(&owner);
+    let data = app.blocking(move |app| with_rungs(app, objects)).await?;
+    Ok(Json(json!({ "object": "list", "data": data })))
+}
+
+/// The objects of conversations with the rung of the cache on which each lies, as far as its model is loaded.
+fn with_rungs(app: &App, objects: Vec<(Value, Arc<Vec<u32>>)>) -> Result<Vec<Value>, ApiError> {
+    let mut all: Vec<Value> = objects.iter().map(|(object, _)| object.clone()).collect();
+    for model in app.models.loaded() {
+        let own = |object: &Value| object["model"] == *model.name;
+        let texts = objects.iter().filter(|(object, _)| own(object));
+        let texts: Vec<_> = texts.map(|(_, tokens)| tokens.clone()).collect();
+        if texts.is_empty() {
+            continue;
+        }
+        let rungs = model.engine().rungs(texts)?;
+        let own = all.iter_mut().filter(|object| own(object));
+        for (object, (rung, tokens)) in own.zip(rungs) {
+            object["cache"] = json!({ "rung": rung, "tokens": tokens });
+        }
+    }
+    Ok(all)
 }
 
 /// `GET /v1/kvark/conversations/{id}`
@@ -192,10 +222,11 @@ pub(crate) async fn get(
     Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let object = app
-        .conversations
-        .with(&id, &owner, |table, n| table.object(n));
-    Ok(Json(object?))
+    let object = app.conversations.with(&id, &owner, |table, n| {
+        (table.object(n), table.current(n).tokens)
+    })?;
+    let objects = app.blocking(move |app| with_rungs(app, vec![object]));
+    Ok(Json(objects.await?.swap_remove(0)))
 }
 
 /// `POST /v1/kvark/conversations/{id}/fork`
@@ -238,37 +269,81 @@ pub(crate) async fn rewind(
     Ok(Json(rewound?))
 }
 
-/// `POST /v1/kvark/conversations/{id}/splice`: removes turns from the middle and puts others in their place. What comes after them is
-/// computed again.
+/// `POST /v1/kvark/conversations/{id}/splice`: removes turns from the middle and puts others in their place. The turns after them are
+/// computed again; with `approximate`, the rows of most of their tokens are moved.
 pub(crate) async fn splice(
     State(app): State<Arc<App>>,
     Extension(owner): Extension<Owner>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let SpliceRequest { from, to, messages } = Body::read_all(&body, &app.options)?;
+    let request: SpliceRequest = Body::read_all(&body, &app.options)?;
+    let SpliceRequest {
+        from,
+        to,
+        messages,
+        approximate,
+        share,
+    } = request;
+    let share = share.unwrap_or(SPLICE_SHARE);
+    if !(0.0..=1.0).contains(&share) {
+        return Err(ApiError::parameter("share", "must be between 0 and 1"));
+    }
     let new = ChatPrompt::new(messages, vec![], Map::new())?.messages;
     let model = app.conversations.model_of(&id, &owner)?;
     let model = app.model(Some(model)).await?;
     app.conversations.wait_until_idle(&id, &owner).await?;
     let (rendered, asked, user) = (model.clone(), id.clone(), owner.clone());
     let splice = move |app: &App| {
-        let mut kept = 0;
+        let (mut kept, mut moved) = (0, None);
         let changed = app.conversations.change(&asked, &user, |it| {
             let edited = spliced(&rendered, it, from..to, new)?;
             kept = common_prefix_len(&it.tokens, &edited.tokens);
-            Ok(edited)
+            moved = approximate
+                .then(|| moved_tokens(it, &edited, share))
+                .flatten();
+            Ok(Conversation {
+                approximate: it.approximate || moved.is_some(),
+                moved: moved.clone().map(Arc::new),
+                ..edited
+            })
         })?;
         let edited = app
             .conversations
             .with(&asked, &user, |table, n| table.current(n))?;
-        Ok((changed, edited, kept))
+        Ok((changed, edited, kept, moved))
     };
-    let (mut object, edited, kept) = app.blocking(splice).await?;
-    app.prefill(&model, &edited.tokens, edited.cells.clone());
+    if approximate {
+        let engine = model.clone();
+        let refused = |error: RuntimeError| ApiError::parameter("approximate", error.to_string());
+        let check = move |_: &App| engine.engine().check_splice().map_err(refused);
+        app.blocking(check).await?;
+    }
+    let (mut object, edited, kept, moved) = app.blocking(splice).await?;
+    let count = moved
+        .as_ref()
+        .map_or(0, |moved| moved.text.len() - moved.from);
     object["kept_tokens"] = kept.into();
-    object["computed_tokens"] = (edited.tokens.len() - kept).into();
+    object["computed_tokens"] = (edited.tokens.len() - kept - count).into();
+    object["approximate_tokens"] = count.into();
+    let cells = edited.cells.clone();
+    app.prefill(&model, &edited.tokens, cells, (edited.approximate, moved));
     Ok(Json(object))
+}
+
+/// The tokens after an edit whose rows are moved: those that both texts have, but for the first `share` of them, which see the most of what
+/// was edited, and the last one of the text, which is always computed.
+fn moved_tokens(before: &Conversation, after: &Conversation, share: f32) -> Option<MovedTokens> {
+    let edit = Edit::between(&before.tokens, &after.tokens);
+    let again = recomputed(edit.after, share);
+    let (from, at) = (edit.removed.end + again, edit.inserted.end + again);
+    let last = after.tokens.len().checked_sub(1)?;
+    let count = (edit.after - again).min(last.saturating_sub(at));
+    (count > 0).then(|| MovedTokens {
+        text: before.tokens[..from + count].to_vec(),
+        from,
+        at,
+    })
 }
 
 /// The conversation with other messages in the place of these turns. The turns before them keep their exact tokens.

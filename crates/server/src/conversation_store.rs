@@ -192,6 +192,8 @@ mod tests {
                 generated: false,
                 partial: true,
             }],
+            approximate: false,
+            moved: None,
             answering: false,
             created: 5,
         }

@@ -248,11 +248,12 @@ impl Conversations {
         })
     }
 
-    /// The objects of an owner's conversations.
-    pub(crate) fn objects(&self, owner: &Owner) -> Vec<Value> {
+    /// The objects of an owner's conversations, and their tokens.
+    pub(crate) fn objects(&self, owner: &Owner) -> Vec<(Value, Arc<Vec<u32>>)> {
         let table = lock(&self.table);
         let own = table.all.iter().filter(|(_, it)| it.owner == *owner);
-        own.map(|(number, _)| table.object(*number)).collect()
+        let object = |number: &u64| (table.object(*number), table.all[number].tokens.clone());
+        own.map(|(number, _)| object(number)).collect()
     }
 
     /// Stores a conversation as it is now.

@@ -33,10 +33,12 @@ mod routes;
 mod sampling;
 mod sse;
 mod tokenize;
+mod volatile;
 
 pub use answer::spec_object;
 pub use openapi::document as openapi_document;
 pub use options::{ReasoningHistory, ServerOptions};
+pub use volatile::{VolatilePlace, VolatileText};
 
 use app::App;
 use kvark::backend::Backend;

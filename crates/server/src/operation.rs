@@ -146,6 +146,7 @@ pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -
         "waiting": state.waiting,
         "evictions": state.evictions,
         "disk": { "files": state.disk.0, "bytes": state.disk.1 },
+        "rungs": rungs_of(state),
         "memory": {
             "weights": state.memory.weights,
             "packed": state.memory.packed,
@@ -163,6 +164,18 @@ pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -
         },
         "uptime": app.started.elapsed().as_secs_f64(),
     })
+}
+
+/// The rungs that idle prefixes go down, with the prefixes on each and their bytes.
+fn rungs_of(state: &EngineState) -> Vec<Value> {
+    let retained = state.sequences.iter().filter(|info| info.request.is_none());
+    let host = state.host.iter();
+    let host = host.map(|(name, prefixes, bytes)| (&**name, *prefixes, *bytes));
+    let memory = ("memory", retained.count(), state.memory.kv as u64);
+    let disk = ("disk", state.disk.0, state.disk.1);
+    let all = std::iter::once(memory).chain(host).chain([disk]);
+    all.map(|(name, prefixes, bytes)| json!({ "name": name, "prefixes": prefixes, "bytes": bytes }))
+        .collect()
 }
 
 /// `GET /v1/kvark/cache`
@@ -336,7 +349,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
 /// A metric's name, its description and its value.
 type Metric = (&'static str, &'static str, u64);
 
-fn counters_of(c: &Counters) -> [Metric; 13] {
+fn counters_of(c: &Counters) -> [Metric; 14] {
     let counters = [
         (
             "requests_started_total",
@@ -391,6 +404,11 @@ fn counters_of(c: &Counters) -> [Metric; 13] {
             &c.preempted,
         ),
         (
+            "swaps_total",
+            "Requests whose rows were copied out when they gave up their cells",
+            &c.swapped,
+        ),
+        (
             "missed_recordings_total",
             "Steps that no recording from before them served",
             &c.missed_recordings,
@@ -399,13 +417,14 @@ fn counters_of(c: &Counters) -> [Metric; 13] {
     counters.map(|(name, help, counter)| (name, help, counter.load(Ordering::Relaxed)))
 }
 
-fn gauges_of(s: &EngineState) -> [Metric; 8] {
+fn gauges_of(s: &EngineState) -> [Metric; 9] {
     let running = s
         .sequences
         .iter()
         .filter(|info| info.request.is_some())
         .count();
     let shared = s.ref_counts.iter().filter(|n| **n > 1).count();
+    let host: u64 = s.host.iter().map(|(_, _, bytes)| bytes).sum();
     let gauges = [
         ("requests_running", "Requests that have a sequence", running),
         ("requests_waiting", "Requests that wait", s.waiting),
@@ -418,6 +437,11 @@ fn gauges_of(s: &EngineState) -> [Metric; 8] {
         ("cells_used", "Cells in use", s.used),
         ("cells_shared", "Cells with several owners", shared),
         ("kv_bytes", "Bytes of keys and values", s.memory.kv),
+        (
+            "host_bytes",
+            "Bytes of prefixes in host memory",
+            host as usize,
+        ),
         ("disk_bytes", "Bytes of prefixes on disk", s.disk.1 as usize),
     ];
     gauges.map(|(name, help, value)| (name, help, value as u64))

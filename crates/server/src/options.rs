@@ -1,6 +1,8 @@
 //! `ServerOptions`: the choices of the command line.
 
+use crate::volatile::VolatileText;
 use kvark::RunnerOptions;
+use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,6 +42,10 @@ pub struct ServerOptions {
     pub cors_origin: Option<String>,
     /// The folder of prefixes on disk and its size limit.
     pub cache_disk: Option<(PathBuf, u64)>,
+    /// Host memory for prefixes that leave the pool of a model, before they go to disk.
+    pub cache_ram: HostRungs,
+    /// Text of messages that changes in every request.
+    pub volatile: VolatileText,
     /// A system message whose beginning of a chat is computed when a model is loaded, and shared by all chats that have it.
     pub prefix: Option<String>,
     /// A prefix file that the pool of every model stands on. A model that it does not belong to is not loaded.
@@ -78,6 +84,8 @@ impl Default for ServerOptions {
             allow_hosts: vec![],
             cors_origin: None,
             cache_disk: None,
+            cache_ram: HostRungs::default(),
+            volatile: VolatileText::default(),
             prefix: None,
             prefix_file: None,
             context_shift: None,

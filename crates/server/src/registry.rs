@@ -130,6 +130,7 @@ impl ModelRegistry {
                 slots: options.slots,
                 queue: options.queue,
                 disk: options.cache_disk.clone(),
+                host: options.cache_ram.clone(),
                 context_shift: options.context_shift,
                 candidates: SpecOptions::default().max_candidates,
                 ..SchedulerOptions::default()
@@ -276,7 +277,12 @@ impl ModelRegistry {
             MemoryLimit::Bytes(limit) => {
                 let loaded = self.loaded();
                 let taken = loaded.iter().map(|m| m.engine().planned_bytes() as u64);
-                MemoryLimit::Bytes(limit.saturating_sub(taken.sum()))
+                // Prefixes in host memory count where the pool is in the same memory.
+                let host = match self.backend.has_own_memory() {
+                    true => 0,
+                    false => self.scheduler.host.limit * (loaded.len() as u64 + 1),
+                };
+                MemoryLimit::Bytes(limit.saturating_sub(taken.sum::<u64>() + host))
             }
             other => other,
         }

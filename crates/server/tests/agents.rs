@@ -4,7 +4,9 @@ mod common;
 
 use common::{Running, serve, start};
 use kvark::RunnerOptions;
+use regex::Regex;
 use serde_json::{Value, json};
+use server::{VolatilePlace, VolatileText};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -255,7 +257,8 @@ fn turns_in_the_middle_are_replaced() {
         server.ask(CHAT, &body)["choices"][0]["message"]["content"].clone()
     };
     let id = begin(&given);
-    let before = server.get(&format!("{base}/{id}")).json();
+    let get = || common::without_rungs(server.get(&format!("{base}/{id}")).json());
+    let before = get();
     let splice = format!("{base}/{id}/splice");
     for (body, part) in [
         (json!({ "from": 3, "to": 2 }), "to"),
@@ -275,11 +278,15 @@ fn turns_in_the_middle_are_replaced() {
             reply.json()
         );
     }
-    assert_eq!(
-        server.get(&format!("{base}/{id}")).json(),
-        before,
-        "nothing changed"
+    assert_eq!(get(), before, "nothing changed");
+    let refused = server.post(&splice, &json!({ "from": 1, "to": 3, "approximate": true }));
+    assert_eq!(refused.status, 400);
+    let reason = refused.json()["error"]["message"].clone();
+    assert!(
+        reason.as_str().unwrap().contains("cannot be moved"),
+        "{reason}"
     );
+    assert_eq!(get(), before, "nothing changed");
 
     let new = [
         message("user", "Wie heißt der Fluß?"),
@@ -311,4 +318,137 @@ fn turns_in_the_middle_are_replaced() {
     let cut = server.ask(&splice, &json!({ "from": 1, "to": 5 }));
     assert_eq!(cut["turns"].as_array().unwrap().len(), 3);
     assert!(say(&id).as_str().unwrap().len() >= 8);
+}
+
+/// An edit that moves rows says how many, serves its conversation, and nobody else who has the same messages.
+#[test]
+fn an_approximate_edit_stays_in_its_conversation() {
+    let Some(server) = start(|_| {}) else { return };
+    let base = "/v1/kvark/conversations";
+    let story = |name: &str| {
+        let line = |n: usize| format!("Then {name} walked {n} miles and met {} friends. ", n % 7);
+        (0..12).map(line).collect::<String>()
+    };
+    let given = [
+        message("system", "You are a helpful assistant."),
+        message("user", &story("Ada")),
+        message("assistant", &story("Bob")),
+        message("user", &story("Cyd")),
+        message("assistant", &story("Dan")),
+    ];
+    let begun = server.ask(base, &json!({ "messages": given }));
+    let id = begun["id"].as_str().unwrap().to_owned();
+    let question = message("user", "Who walked?");
+    let say = |more: Value| {
+        let mut body = json!({ "messages": [question], "max_tokens": 8, "temperature": 0 });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        server.ask(CHAT, &body)
+    };
+    say(json!({ "conversation": id, "max_tokens": 1 }));
+    let splice = format!("{base}/{id}/splice");
+    for share in [-0.1, 1.5] {
+        let body = json!({ "from": 1, "to": 3, "approximate": true, "share": share });
+        assert_eq!(server.post(&splice, &body).status, 400);
+    }
+    let edited = server.ask(&splice, &json!({ "from": 1, "to": 3, "approximate": true }));
+    let number = |name: &str| edited[name].as_u64().unwrap();
+    let moved = number("approximate_tokens");
+    assert!(moved > 200, "{edited}");
+    let all = number("kept_tokens") + number("computed_tokens") + moved;
+    assert_eq!(all, number("tokens"));
+    let answer = say(json!({ "conversation": id }));
+    let cache = &answer["kvark"]["cache"];
+    // What was computed after moved rows has seen them.
+    assert!(
+        cache["approximate_tokens"].as_u64() >= Some(moved),
+        "{cache}"
+    );
+    let messages = [&given[..1], &given[3..], &[message("user", "Who walked?")]].concat();
+    let apart = server.ask(
+        CHAT,
+        &json!({ "messages": messages, "max_tokens": 8, "temperature": 0 }),
+    );
+    assert_eq!(apart["kvark"]["cache"]["approximate_tokens"], 0);
+}
+
+/// Text that changes in every request costs no prefix when it is declared.
+#[test]
+fn volatile_text_costs_no_prefix() {
+    let lines = Regex::new("^Time: ").unwrap();
+    for place in [VolatilePlace::Last, VolatilePlace::Drop] {
+        let lines = Some(lines.clone());
+        let Some(server) = start(|options| {
+            options.volatile = VolatileText { lines, place };
+        }) else {
+            return;
+        };
+        let cached = |number: usize| {
+            let rules = "Answer in one word. ".repeat(40);
+            let system = format!("Time: 12:{number}\n{rules}");
+            let nonce = json!({ "role": "system", "content": format!("request {number}"), "volatile": true });
+            let messages = [
+                message("system", &system),
+                nonce,
+                message("user", "Say yes."),
+            ];
+            let body = json!({ "messages": messages, "max_tokens": 1, "temperature": 0 });
+            let answer = server.ask(CHAT, &body);
+            let usage = &answer["usage"];
+            let tokens = usage["prompt_tokens"].as_u64().unwrap();
+            (
+                tokens,
+                usage["prompt_tokens_details"]["cached_tokens"]
+                    .as_u64()
+                    .unwrap(),
+            )
+        };
+        cached(10);
+        let (tokens, reused) = cached(57);
+        let volatile = if place == VolatilePlace::Drop { 1 } else { 40 };
+        assert!(reused + volatile >= tokens, "{reused} of {tokens}");
+    }
+}
+
+/// Idle conversations go down to host memory, and every conversation says where it is.
+#[test]
+fn conversations_say_on_which_rung_they_are() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let server = serve(|options| {
+        options.models = vec![("hybrid".to_owned(), folder.join("hybrid_chat.gguf"))];
+        options.runner.context = Some(1024);
+        options.runner.pool_cells = Some(2048);
+        options.slots = 2;
+        options.cache_ram.limit = 1 << 30;
+    });
+    let base = "/v1/kvark/conversations";
+    let begin = |number: usize| {
+        let text = format!("Agent {number} counts {}. ", number * 37).repeat(40);
+        let begun = server.ask(base, &json!({ "messages": [message("user", &text)] }));
+        let id = begun["id"].as_str().unwrap().to_owned();
+        let body =
+            json!({ "conversation": id, "messages": [], "max_tokens": 2, "regex": "[a-z]{2,4}" });
+        server.ask(CHAT, &body);
+        id
+    };
+    let ids: Vec<String> = (0..6).map(begin).collect();
+    let rung = |id: &String| {
+        let object = server.get(&format!("{base}/{id}")).json();
+        object["cache"]["rung"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(rung(&ids[0]), "host");
+    assert_eq!(rung(&ids[5]), "memory");
+    let cache = server.get("/v1/kvark/cache").json();
+    let host = cache["rungs"].as_array().unwrap();
+    let host = host.iter().find(|rung| rung["name"] == "host").unwrap();
+    assert!(host["prefixes"].as_u64().unwrap() > 0 && host["bytes"].as_u64().unwrap() > 0);
+    let listed = server.get(base).json();
+    assert!(
+        listed["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|c| c["cache"]["tokens"].as_u64() > Some(0))
+    );
 }

@@ -4,11 +4,12 @@ use super::conversation::{Branch, Conversation};
 use super::files::FileToWrite;
 use super::{Next, Session, colours, map, migrate, statistics, transcript};
 use crate::output;
-use anyhow::Result;
+use anyhow::{Result, bail};
+use kvark::generate::SpliceReport;
 use std::path::Path;
 
 /// Every command with its argument and what it does.
-pub(super) const COMMANDS: [(&str, &str, &str); 20] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 21] = [
     ("regen", "", "answer the last message again"),
     (
         "edit",
@@ -42,6 +43,11 @@ pub(super) const COMMANDS: [(&str, &str, &str); 20] = [
         "rewind",
         "[N]",
         "remove the last N turns of this branch (default 1)",
+    ),
+    (
+        "cut",
+        "N[-M] [approximate]",
+        "remove turn N, or turns N to M; with approximate, later turns are moved instead of computed again",
     ),
     ("keep", "", "delete all other branches"),
     ("drop", "NAME", "delete another branch"),
@@ -159,6 +165,7 @@ pub(super) fn run(session: &mut Session<'_>, line: &str) -> Result<Next> {
             let last = conversation.last_message().unwrap_or_default().to_owned();
             return session.replace(&last);
         }
+        "cut" => message_of(cut(conversation, rest)),
         "cache" if !rest.is_empty() => message_of(migrate::run(session, rest)),
         "set" => message_of(session.settings.set(rest, conversation)),
         "system" => system(session, rest)?,
@@ -230,6 +237,39 @@ fn rewind(conversation: &mut Conversation<'_>, turns: &str) -> Result<String> {
     Ok(match conversation.rewind(n)? {
         Ok(left) => format!("[turns left: {left}]"),
         Err(turns) => format!("cannot rewind by {n}; turns so far: {turns}"),
+    })
+}
+
+/// Removes turns from the middle of the current branch.
+fn cut(conversation: &mut Conversation<'_>, rest: &str) -> Result<String> {
+    const USAGE: &str =
+        "/cut takes a turn or two, such as /cut 2 or /cut 2-4, and then approximate or nothing";
+    let (turns, approximate) = match rest.split_once(char::is_whitespace) {
+        None => (rest, false),
+        Some((turns, word)) if word.trim() == "approximate" => (turns, true),
+        Some(_) => bail!(USAGE),
+    };
+    let (first, last) = turns.split_once('-').unwrap_or((turns, turns));
+    let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
+        bail!(USAGE);
+    };
+    let count = conversation.turns().len() / 2;
+    if first == 0 || first > last || last > count {
+        bail!("there are turns 1 to {count}, and /cut {turns} names others");
+    }
+    let report = conversation.cut(first - 1..last, approximate)?;
+    let left = format!("turns left: {}", count - (last + 1 - first));
+    Ok(match report {
+        None => format!("[{left}; those after the cut are computed again with the next message]"),
+        Some(SpliceReport {
+            kept,
+            computed,
+            moved,
+        }) => {
+            format!(
+                "[{left}; tokens kept: {kept}, computed: {computed}, moved, an approximation: {moved}]"
+            )
+        }
     })
 }
 

@@ -5,8 +5,8 @@ use crate::output_format::Constraints;
 use crate::prompt::Conversations;
 use anyhow::{Error, Result, bail};
 use kvark::generate::{
-    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Generator, Sampler, SamplerOptions,
-    SeqId, Sequence, Timings, common_prefix_len,
+    ContextShift, FinishReason, GenerateEvent, GenerateOptions, Generator, SPLICE_SHARE, Sampler,
+    SamplerOptions, SeqId, Sequence, SpliceReport, Timings, common_prefix_len,
 };
 use kvark::speculative::{SpecStats, Speculator};
 use kvark::text::{AnswerPart, Message, TextError};
@@ -280,6 +280,45 @@ impl<'a> Conversation<'a> {
         branch.messages.truncate(branch.preamble + 2 * left);
         self.forget()?;
         Ok(Ok(left))
+    }
+
+    /// Removes turns, counted from 0. With `approximate`, the rows of later turns are moved, and the report says how many tokens of them;
+    /// otherwise those turns are computed again with the next message.
+    ///
+    /// # Errors
+    /// If the template rejects the turns that are left, or the model's rows cannot be moved. Nothing has changed then.
+    pub(super) fn cut(
+        &mut self,
+        turns: std::ops::Range<usize>,
+        approximate: bool,
+    ) -> Result<Option<SpliceReport>> {
+        if approximate {
+            self.cells.check_splice()?;
+        }
+        let branch = &mut self.branches[self.current];
+        let before = branch.messages.clone();
+        let cut = branch.preamble + 2 * turns.start..branch.preamble + 2 * turns.end;
+        branch.messages.drain(cut);
+        let beginning = match branch.messages.is_empty() {
+            true => Ok(vec![]),
+            false => self.conversations.beginning(&branch.messages),
+        };
+        let new = match beginning {
+            Ok(new) => new,
+            Err(error) => {
+                branch.messages = before;
+                return Err(error);
+            }
+        };
+        // The positions of a branch whose context was shifted are not those of its text.
+        if !approximate || !branch.shifts.is_empty() {
+            branch.shifts.clear();
+            self.forget()?;
+            return Ok(None);
+        }
+        let seq = branch.id;
+        let report = self.cells.splice(seq, &new, SPLICE_SHARE, |_| true)?;
+        Ok(Some(report))
     }
 
     /// Removes tokens from the cache that the messages of the current branch no longer contain. If layers lack

@@ -68,6 +68,25 @@ impl Restorable for Cells {
         self.plan_refill(seq, keep, held.len - dropped, saved)
     }
 
+    fn plan_append(
+        &self,
+        seq: SeqId,
+        len: u32,
+        first: &[u32],
+    ) -> Result<(Cells, SequenceRows), KvError> {
+        if self.states().is_some() {
+            let (kind, operation) = ("cells", "take rows in a model with recurrent layers");
+            return Err(KvErrorKind::Unsupported { kind, operation }.into());
+        }
+        let held = self.sequence_rows(seq)?;
+        let first = held.first_positions_after_append(len, first)?;
+        let saved = SavedPositions {
+            first: &first,
+            states: &[],
+        };
+        self.plan_refill(seq, held.len, len, saved)
+    }
+
     fn forget(&mut self, seq: SeqId) {
         self.drop_candidates(seq);
         self.remove(seq, &(0..u32::MAX));

@@ -1,6 +1,6 @@
 //! The sequences of a runner: their tokens, forks, rewinds, context shifts and snapshots.
 
-use super::{BatchRunner, Candidates, SequenceState};
+use super::{Approximation, BatchRunner, Candidates, SequenceState};
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Format, Snapshot};
@@ -89,6 +89,7 @@ impl BatchRunner {
             if let Some(features) = &mut state.features {
                 features.clear();
             }
+            self.mark_inexact(seq, shift.keep, Approximation::Moved);
         }
         Ok(shift)
     }
@@ -131,6 +132,7 @@ impl BatchRunner {
         self.cache.fork(src, dst, kept as u32)?;
         self.states[dst as usize] = SequenceState {
             tokens: tokens[..kept].to_vec(),
+            inexact: self.inexact(src).filter(|inexact| inexact.from < kept),
             ..SequenceState::default()
         };
         self.feed_again(dst, &tokens[kept..fed])?;
@@ -175,6 +177,7 @@ impl BatchRunner {
         let states = self.states.len().max(id as usize + 1);
         self.states.resize_with(states, SequenceState::default);
         self.states[id as usize].tokens = tokens;
+        self.states[id as usize].inexact = self.inexact(seq);
         Ok(id)
     }
 
@@ -270,6 +273,7 @@ impl BatchRunner {
             .rewind(seq, u32::try_from(fed).unwrap_or(u32::MAX))?;
         let state = &mut self.states[seq as usize];
         state.tokens.truncate(len);
+        state.inexact = state.inexact.filter(|inexact| inexact.from < fed);
         state.pending = keeps_pending;
         state.row.clear();
         state.candidates = Candidates::default();
@@ -358,6 +362,41 @@ impl BatchRunner {
             ..SequenceState::default()
         };
         Ok(())
+    }
+
+    /// Appends the tokens of a snapshot up to `len` to a sequence that has its first ones. An error leaves the sequence unchanged,
+    /// except that a device error leaves it empty.
+    pub(crate) fn restore_rest(
+        &mut self,
+        model: &Model,
+        seq: SeqId,
+        snapshot: &Snapshot,
+        len: usize,
+    ) -> Result<(), RuntimeError> {
+        let held = self.fed_tokens(seq).len();
+        snapshot::restore_rest(snapshot, model, &*self.cache, seq, [held, len])?;
+        let state = &mut self.states[seq as usize];
+        state
+            .tokens
+            .extend_from_slice(&snapshot.tokens()[held..len]);
+        state.row.clear();
+        state.features = None;
+        Ok(())
+    }
+
+    /// Copies a sequence to a snapshot in memory, without a pending token.
+    pub fn snapshot(
+        &self,
+        model: &Model,
+        seq: SeqId,
+        notes: &[u8],
+    ) -> Result<Snapshot, RuntimeError> {
+        let contents = Contents {
+            format: Format::Snapshot,
+            tokens: self.fed_tokens(seq),
+            notes,
+        };
+        snapshot::copy(model, &*self.cache, seq, &contents)
     }
 
     /// Restores the longest common prefix of a snapshot and `prompt` in a sequence, and returns its length. At least the last

@@ -281,6 +281,11 @@ impl<'a> Sequence<'a> {
         self.fed
     }
 
+    /// Records that `n` tokens of the prompt are in the cache that were not computed.
+    pub(crate) fn skip(&mut self, n: usize) {
+        self.fed += n;
+    }
+
     /// Records `n` tokens that a forward without prompt tokens was computed for.
     pub(super) fn add_decoded(&mut self, n: usize) {
         self.decoded += n;

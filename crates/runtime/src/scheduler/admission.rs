@@ -70,7 +70,7 @@ impl Scheduler {
         let seq = seq.expect("as many sequences as slots");
         let reused = match request.cache_prompt {
             true => {
-                let prompt = request.sequence.prompt();
+                let prompt = (request.sequence.prompt(), request.approximate);
                 let (runner, model) = (&mut self.runner, &self.model);
                 self.store.reuse(runner, model, &taken, prompt, seq)
             }

@@ -1,10 +1,9 @@
 //! `DiskStore`: prefixes as snapshot files, within a size limit, kept over restarts.
 
-use super::radix::RadixIndex;
-use crate::snapshot::{RestorableLengths, Snapshot, SnapshotError};
-use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
-use kv::{KvStorage, SeqId};
-use std::collections::HashMap;
+use super::stored::{Found, StoredPrefix, StoredPrefixes, notes_of};
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::{BatchRunner, Model, RuntimeError};
+use kv::SeqId;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -12,29 +11,7 @@ use std::time::SystemTime;
 pub(super) struct DiskStore {
     folder: PathBuf,
     limit: u64,
-    files: HashMap<u32, StoredFile>,
-    /// The files whose rows the runner can use.
-    index: RadixIndex,
-    next: u32,
-}
-
-struct StoredFile {
-    path: PathBuf,
-    tokens: Vec<u32>,
-    restorable: RestorableLengths,
-    /// How its rows are stored.
-    types: Vec<[KvStorage; 2]>,
-    bytes: u64,
-    used: SystemTime,
-}
-
-/// A file that shares tokens with a prompt.
-pub(super) struct FoundFile {
-    /// The number of tokens that both begin with.
-    pub(super) shared: usize,
-    /// Those of them that can be restored.
-    pub(super) kept: usize,
-    pub(super) file: u32,
+    files: StoredPrefixes<PathBuf>,
 }
 
 const EXTENSION: &str = "kvsnap";
@@ -48,9 +25,7 @@ impl DiskStore {
         let mut store = DiskStore {
             folder,
             limit,
-            files: HashMap::new(),
-            index: RadixIndex::default(),
-            next: 0,
+            files: StoredPrefixes::default(),
         };
         for entry in std::fs::read_dir(&store.folder)? {
             let path = entry?.path();
@@ -62,131 +37,99 @@ impl DiskStore {
                 continue;
             }
             if let Ok(snapshot) = Snapshot::open_tables(&path) {
-                store.add(path, &snapshot);
+                store.files.add(stored(path, &snapshot));
             }
         }
         store.trim();
         Ok(store)
     }
 
-    /// Finds those files from now on whose rows are stored as this runner stores them. The others stay.
-    pub(super) fn use_files_for(&mut self, runner: &BatchRunner) {
-        self.index = RadixIndex::default();
+    /// Finds those files from now on whose rows are stored as this runner stores them, and, if `smaller_types`, those that were stored in
+    /// smaller types on their way down. The others stay.
+    pub(super) fn use_files_for(&mut self, runner: &BatchRunner, smaller_types: bool) {
         let types = runner.layer_types();
-        for (id, file) in self.files.iter().filter(|(_, file)| file.types == types) {
-            self.index.insert(&file.tokens, *id);
-        }
+        self.files.use_only(|file| match file.inexact {
+            None => file.types == types,
+            Some(_) => smaller_types,
+        });
     }
 
     /// The number of files, and their bytes.
     pub(super) fn usage(&self) -> (usize, u64) {
-        let bytes = self.files.values().map(|file| file.bytes).sum();
-        (self.files.len(), bytes)
+        self.files.usage()
     }
 
     /// The file from which the longest prefix of `tokens`, at most `limit` of them, can be restored.
-    pub(super) fn find(&self, tokens: &[u32], limit: usize) -> Option<FoundFile> {
-        let found = self.index.find(tokens);
-        let longest = found.owners.iter().map(|file| (*file, found.len));
-        // With recurrent layers, a shorter file on the way may have a later state.
-        let types = found.owners.first().map(|file| &self.files[file].types);
-        let on_the_way = self.files.iter().filter(|(_, stored)| {
-            stored.restorable.has_states()
-                && Some(&stored.types) == types
-                && stored.tokens.len() < found.len
-                && tokens.starts_with(&stored.tokens)
-        });
-        let on_the_way = on_the_way.map(|(file, stored)| (*file, stored.tokens.len()));
-        let candidates = longest.chain(on_the_way).map(|(file, shared)| FoundFile {
-            shared,
-            kept: self.files[&file].restorable.longest(shared.min(limit)),
-            file,
-        });
-        let best = candidates.max_by_key(|found| (found.kept, found.shared, found.file));
-        best.filter(|found| found.kept > 0)
+    pub(super) fn find(&self, tokens: &[u32], limit: usize) -> Option<Found> {
+        self.files.find(tokens, limit)
     }
 
-    /// Writes a sequence to a file, and deletes the files whose tokens are the beginning of its tokens and that can be restored
-    /// from it.
+    /// The tokens, types and bytes of a file that was found.
+    pub(super) fn file(&self, id: u32) -> &StoredPrefix<PathBuf> {
+        self.files.get(id).expect("a file of the index")
+    }
+
+    /// Writes a sequence to a file.
     pub(super) fn save(
         &mut self,
         runner: &BatchRunner,
         model: &Model,
         seq: SeqId,
     ) -> Result<(), RuntimeError> {
-        let tokens = runner.tokens(seq).to_vec();
-        let name = base::xxh64(bytes_of(&tokens).as_slice(), 0);
-        let path = self.folder.join(format!("{name:016x}.{EXTENSION}"));
-        runner.save(model, seq, &path, &[])?;
-        let written = Snapshot::open_tables(&path)?;
-        let (restorable, types) = (written.restorable(), written.layer_types());
-        let replaced = |file: &StoredFile| {
-            let kept = |lengths: &RestorableLengths| lengths.longest(file.tokens.len());
-            let covered = tokens.starts_with(&file.tokens) && file.types == types;
-            file.path == path || covered && kept(&restorable) >= kept(&file.restorable)
-        };
-        let replaced = self.files.iter().filter(|(_, file)| replaced(file));
-        let replaced: Vec<u32> = replaced.map(|(id, _)| *id).collect();
+        let path = self.path_for(runner.tokens(seq));
+        let notes = notes_of(runner.inexact(seq));
+        runner.save(model, seq, &path, &notes)?;
+        self.add_written(path)
+    }
+
+    /// Writes a snapshot that is in memory to a file.
+    pub(super) fn keep(&mut self, snapshot: &Snapshot) -> Result<(), RuntimeError> {
+        let path = self.path_for(snapshot.tokens());
+        snapshot.write_to(&path)?;
+        self.add_written(path)
+    }
+
+    fn path_for(&self, tokens: &[u32]) -> PathBuf {
+        let name = base::xxh64(bytes_of(tokens).as_slice(), 0);
+        self.folder.join(format!("{name:016x}.{EXTENSION}"))
+    }
+
+    /// Adds a file that was written, and deletes those that it replaces.
+    fn add_written(&mut self, path: PathBuf) -> Result<(), RuntimeError> {
+        let written = stored(path.clone(), &Snapshot::open_tables(&path)?);
+        let same = self.files.iter().filter(|(_, file)| file.place == path);
+        let mut replaced: Vec<u32> = same.map(|(id, _)| id).collect();
+        replaced.extend(self.files.replaced_by(&written));
         for id in replaced {
-            let same = self.files[&id].path == path;
+            let same = self.files.get(id).is_some_and(|file| file.place == path);
             self.forget(id, !same);
         }
-        self.add(path, &written);
+        self.files.add(written);
         self.trim();
         Ok(())
     }
 
     /// Whether these tokens can be restored from a file.
     pub(super) fn holds(&self, tokens: &[u32]) -> bool {
-        let found = self.find(tokens, tokens.len());
-        found.is_some_and(|found| found.kept == tokens.len())
+        self.files.holds(tokens)
     }
 
-    /// The token of a file at a position.
-    pub(super) fn token(&self, file: u32, position: usize) -> Option<u32> {
-        self.files.get(&file)?.tokens.get(position).copied()
-    }
-
-    /// Restores the first `len` tokens of a file to an empty sequence. A damaged file is deleted.
-    pub(super) fn restore(
-        &mut self,
-        file: u32,
-        runner: &mut BatchRunner,
-        model: &Model,
-        seq: SeqId,
-        len: usize,
-    ) -> Result<(), RuntimeError> {
-        let stored = self.files.get_mut(&file).expect("a file of the index");
+    /// Opens a file to restore it. A damaged file is deleted.
+    pub(super) fn open_file(&mut self, id: u32) -> Result<Snapshot, SnapshotError> {
+        let stored = self.files.get_mut(id).expect("a file of the index");
         stored.used = SystemTime::now();
         // The time of the last use decides which file goes first, also after a restart. It is only a hint.
-        _ = std::fs::File::open(&stored.path).and_then(|f| f.set_modified(stored.used));
-        let opened = Snapshot::open(&stored.path);
-        let restored = opened
-            .map_err(|error: SnapshotError| error.into())
-            .and_then(|snapshot| runner.restore_prefix(model, seq, &snapshot, len));
-        match &restored {
-            // There was no room.
-            Err(error) if matches!(error.kind(), RuntimeErrorKind::Cache(_)) => {}
-            Err(_) => self.forget(file, true),
-            Ok(()) => {}
+        _ = std::fs::File::open(&stored.place).and_then(|f| f.set_modified(stored.used));
+        let opened = Snapshot::open(&stored.place);
+        if opened.is_err() {
+            self.forget(id, true);
         }
-        restored
+        opened
     }
 
-    fn add(&mut self, path: PathBuf, snapshot: &Snapshot) {
-        let metadata = std::fs::metadata(&path).ok();
-        let used = metadata.as_ref().and_then(|m| m.modified().ok());
-        let file = StoredFile {
-            path,
-            bytes: metadata.map_or(0, |m| m.len()),
-            used: used.unwrap_or(SystemTime::UNIX_EPOCH),
-            restorable: snapshot.restorable(),
-            types: snapshot.layer_types(),
-            tokens: snapshot.tokens().to_vec(),
-        };
-        self.index.insert(&file.tokens, self.next);
-        self.files.insert(self.next, file);
-        self.next += 1;
+    /// Deletes a file that cannot be restored.
+    pub(super) fn delete(&mut self, id: u32) {
+        self.forget(id, true);
     }
 
     /// Deletes the files that were not used for the longest time until the limit holds.
@@ -194,19 +137,26 @@ impl DiskStore {
         while self.usage().1 > self.limit {
             let oldest = self.files.iter().min_by_key(|(_, file)| file.used);
             let Some((id, _)) = oldest else { break };
-            self.forget(*id, true);
+            self.forget(id, true);
         }
     }
 
     fn forget(&mut self, id: u32, delete: bool) {
-        if let Some(file) = self.files.remove(&id) {
-            self.index.remove(&file.tokens, id);
-            if delete {
-                // A file that cannot be deleted is found again at the next start.
-                _ = std::fs::remove_file(&file.path);
-            }
+        if let Some(file) = self.files.remove(id)
+            && delete
+        {
+            // A file that cannot be deleted is found again at the next start.
+            _ = std::fs::remove_file(&file.place);
         }
     }
+}
+
+/// The prefix that a file has.
+fn stored(path: PathBuf, snapshot: &Snapshot) -> StoredPrefix<PathBuf> {
+    let metadata = std::fs::metadata(&path).ok();
+    let used = metadata.as_ref().and_then(|m| m.modified().ok());
+    let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
+    StoredPrefix::of(snapshot, metadata.map_or(0, |m| m.len()), used, path)
 }
 
 /// Deletes the temporary file of a process that was killed while it wrote. A running writer has locked its file.

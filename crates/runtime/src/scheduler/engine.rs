@@ -23,6 +23,10 @@ pub(super) enum Command {
     Submit(Box<Submission>),
     /// Asks for the state.
     Inspect(Sender<EngineState>),
+    /// Asks for the rung from which each of these texts would come.
+    Rungs(Vec<Arc<Vec<u32>>>, Sender<Vec<(String, usize)>>),
+    /// Asks whether rows of the model's sequences can be moved.
+    CheckSplice(Sender<Result<(), RuntimeError>>),
     /// Asks for the tokens of a sequence of the state.
     Tokens(kv::SeqId, Sender<Vec<u32>>),
     /// Removes all retained prefixes.
@@ -174,6 +178,9 @@ impl EngineHandle {
             }
             .into());
         }
+        if let Some(moved) = &request.moved {
+            moved.check(&request.prompt)?;
+        }
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(RuntimeErrorKind::EngineStopped.into());
         }
@@ -218,6 +225,20 @@ impl EngineHandle {
     /// The tokens of a sequence or retained prefix; empty if it is gone.
     pub fn tokens(&self, seq: kv::SeqId) -> Result<Vec<u32>, RuntimeError> {
         self.ask(|reply| Command::Tokens(seq, reply))
+    }
+
+    /// For each text the rung from which the most of its tokens would come (`memory`, `host` with the type if it is smaller, `disk` or
+    /// `none`), and their number.
+    pub fn rungs(&self, texts: Vec<Arc<Vec<u32>>>) -> Result<Vec<(String, usize)>, RuntimeError> {
+        self.ask(|reply| Command::Rungs(texts, reply))
+    }
+
+    /// Checks that the rows of this model's sequences can be moved to other positions.
+    ///
+    /// # Errors
+    /// `Backend` with the reason if they cannot.
+    pub fn check_splice(&self) -> Result<(), RuntimeError> {
+        self.ask(Command::CheckSplice)?
     }
 
     /// Accepts no more requests, and ends the running ones at this time if they have not ended before. Does not wait.

@@ -8,19 +8,23 @@ mod admission;
 mod branch_cells;
 mod disk;
 mod engine;
+mod host;
 mod pace;
 mod prefix_store;
 mod radix;
 mod request;
 mod running;
+mod speeds;
 mod state;
 mod step;
+mod stored;
 
 pub use branch_cells::BranchCells;
 pub use engine::{Engine, EngineHandle, EventSink};
+pub use host::HostRungs;
 pub use request::{
-    CacheMiss, CacheReport, CacheSource, Generation, MissReason, Request, RequestEvent,
-    RequestHandle, RequestOutput,
+    CacheMiss, CacheReport, CacheSource, Generation, MissReason, MovedTokens, Request,
+    RequestEvent, RequestHandle, RequestOutput,
 };
 pub use state::{Counters, EngineState, SequenceInfo};
 
@@ -31,6 +35,7 @@ use crate::{BatchRunner, Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use backend::Backend;
 use disk::DiskStore;
 use engine::{Command, Shared};
+use host::HostStore;
 use pace::StepPace;
 use prefix_store::PrefixStore;
 use running::RunningRequest;
@@ -54,6 +59,8 @@ pub struct SchedulerOptions {
     pub step_time: Duration,
     /// A folder for prefixes on disk, and its size limit in bytes.
     pub disk: Option<(PathBuf, u64)>,
+    /// Host memory for prefixes that leave the pool, before they go to disk.
+    pub host: HostRungs,
     /// The number of candidates a request that memory is reserved for. More are possible and allocate more.
     pub candidates: usize,
     /// A draft for requests that speculate with one.
@@ -73,6 +80,7 @@ impl Default for SchedulerOptions {
             prefixes: None,
             step_time: Duration::from_millis(30),
             disk: None,
+            host: HostRungs::default(),
             candidates: 0,
             draft: None,
             context_shift: None,
@@ -142,7 +150,8 @@ impl Scheduler {
                 })?)
             }
         };
-        let mut store = PrefixStore::new(prefixes, disk, &runner);
+        let host = HostStore::new(options.host.clone());
+        let mut store = PrefixStore::new(prefixes, host, disk, &runner);
         store.add_frozen(&runner);
         Ok(Scheduler {
             masks: MaskWorker::new(model.facts().vocab_size),
@@ -206,6 +215,13 @@ impl Scheduler {
     fn handle(&mut self, command: Command) {
         match command {
             Command::Submit(submission) => self.waiting.push(RunningRequest::new(*submission)),
+            // The one who asked may have gone.
+            Command::CheckSplice(reply) => _ = reply.send(self.runner.check_splice()),
+            Command::Rungs(texts, reply) => {
+                let rungs = texts.iter().map(|text| self.store.rung_of(text));
+                // The one who asked may have gone.
+                _ = reply.send(rungs.collect());
+            }
             Command::Inspect(reply) => {
                 let info = |request: &RunningRequest| SequenceInfo {
                     seq: request.seq(),

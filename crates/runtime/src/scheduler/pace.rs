@@ -41,6 +41,11 @@ impl StepPace {
         fit.min(room)
     }
 
+    /// Seconds per prompt token; 0 before the first step.
+    pub(super) fn per_token(&self) -> f64 {
+        self.per_token
+    }
+
     /// Records the time of a step with prompt tokens.
     pub(super) fn record(&mut self, prompt_tokens: usize, time: Duration) {
         if prompt_tokens < MIN_TOKENS {

@@ -1,17 +1,22 @@
-//! `PrefixStore`: the prefixes of finished requests, retained in the pool of cells and spilled to disk.
+//! `PrefixStore`: the prefixes of finished requests, retained in the pool of cells, and from there in host memory and on disk.
 
 use super::branch_cells::{BranchCells, Released};
 use super::disk::DiskStore;
+use super::host::HostStore;
 use super::radix::RadixIndex;
 use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
+use super::speeds::{Speeds, Way};
+use super::stored::{inexact_of, notes_of};
+use crate::batch_runner::Approximation;
+use crate::snapshot::Snapshot;
 use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
 use kv::{KvErrorKind, SeqId};
 use std::collections::{HashMap, VecDeque};
 
-/// Shorter prefixes are not written to disk: computing them again is as fast.
+/// Shorter prefixes leave the pool for nowhere: computing them again is as fast.
 const MIN_SAVED_TOKENS: usize = 64;
 
-/// A file is restored only if it has this many tokens more than the memory has.
+/// A prefix comes back only if it has this many tokens more than the pool has.
 const MIN_RESTORED_TOKENS: usize = 64;
 
 /// The largest number of tokens of removed prefixes that are remembered.
@@ -24,7 +29,10 @@ pub(super) struct PrefixStore {
     /// Counts uses: the entry with the lowest count was not used for the longest time.
     clock: u64,
     max_entries: usize,
+    host: HostStore,
     disk: Option<DiskStore>,
+    /// What it takes to bring a prefix back.
+    pub(super) speeds: Speeds,
     evictions: u64,
     next_number: u64,
     /// The prefixes whose holds have ended.
@@ -86,16 +94,31 @@ struct Candidate {
     owner: SeqId,
 }
 
+/// A prefix outside the pool that shares tokens with a prompt.
+struct Outside {
+    /// Tokens that both begin with.
+    shared: usize,
+    /// Those of them that can be restored.
+    kept: usize,
+    id: u32,
+    source: CacheSource,
+    /// The token after the shared ones, if it has one.
+    next: Option<u32>,
+}
+
 impl PrefixStore {
     pub(super) fn new(
         max_entries: usize,
+        host: HostStore,
         mut disk: Option<DiskStore>,
         runner: &BatchRunner,
     ) -> PrefixStore {
         if let Some(disk) = &mut disk {
-            disk.use_files_for(runner);
+            disk.use_files_for(runner, host.stores_smaller());
         }
         PrefixStore {
+            speeds: Speeds::new(runner),
+            host,
             entries: HashMap::new(),
             index: RadixIndex::default(),
             clock: 0,
@@ -111,8 +134,9 @@ impl PrefixStore {
     /// Goes on with a runner whose rows are stored otherwise: files of rows of other types are not used.
     pub(super) fn after_migration(&mut self, runner: &BatchRunner) {
         if let Some(disk) = &mut self.disk {
-            disk.use_files_for(runner);
+            disk.use_files_for(runner, self.host.stores_smaller());
         }
+        self.speeds = Speeds::new(runner);
         for entry in self.entries.values_mut() {
             entry.saved = entry.frozen;
         }
@@ -152,6 +176,12 @@ impl PrefixStore {
         self.index.find(prompt).len
     }
 
+    /// The retained prefix that has the most of these tokens, and their number.
+    pub(super) fn owner_of(&self, tokens: &[u32]) -> (Option<SeqId>, usize) {
+        let found = self.index.find(tokens);
+        (found.owners.first().copied(), found.len)
+    }
+
     /// The number of prefixes that were removed to make room.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions
@@ -162,18 +192,42 @@ impl PrefixStore {
         self.disk.as_ref().map_or((0, 0), DiskStore::usage)
     }
 
-    /// Gives the empty sequence `seq` the longest stored prefix of `prompt`: of a retained prefix, of a running sequence
-    /// or of a file. At least the last token is left to compute.
+    /// The rungs of host memory: name, prefixes, bytes.
+    pub(super) fn host_usage(&self) -> Vec<(String, usize, u64)> {
+        self.host.usage()
+    }
+
+    /// The rung from which the most of these tokens would come, and their number.
+    pub(super) fn rung_of(&self, tokens: &[u32]) -> (String, usize) {
+        let pool = self.index.find(tokens).len;
+        let host = self.host.find(tokens, tokens.len());
+        let disk = self.disk.as_ref();
+        let disk = disk.and_then(|disk| disk.find(tokens, tokens.len()));
+        let mut best = ("memory".to_owned(), pool);
+        if let Some(found) = host.filter(|found| found.kept > best.1) {
+            best = (self.host.rung_of(found.id), found.kept);
+        }
+        if let Some(found) = disk.filter(|found| found.kept > best.1) {
+            best = ("disk".to_owned(), found.kept);
+        }
+        match best.1 {
+            0 => ("none".to_owned(), 0),
+            _ => best,
+        }
+    }
+
+    /// Gives the empty sequence `seq` the longest stored prefix of `prompt`: of a retained prefix, of a running sequence, from host
+    /// memory or of a file. At least the last token is left to compute. With `moved`, rows may be taken that a splice has moved.
     pub(super) fn reuse(
         &mut self,
         runner: &mut BatchRunner,
         model: &Model,
         running: &[SeqId],
-        prompt: &[u32],
+        (prompt, moved): (&[u32], bool),
         seq: SeqId,
     ) -> Result<CacheReport, RuntimeError> {
         let limit = prompt.len() - 1;
-        let mut candidates = self.candidates(runner, running, prompt);
+        let mut candidates = self.candidates(runner, running, prompt, moved);
         let nearest = candidates.iter().max_by_key(|c| c.len);
         let nearest = nearest.map(|c| (c.owner, c.len));
         let mut stored = nearest.and_then(|(owner, len)| runner.tokens(owner).get(len).copied());
@@ -181,19 +235,15 @@ impl PrefixStore {
         let mut report = CacheReport::nothing(prompt.len(), None);
         let mut window_lost = false;
         let in_memory = candidates.first().map_or(0, |candidate| candidate.kept);
-        let from_disk = self.disk.as_ref().and_then(|disk| disk.find(prompt, limit));
-        let from_disk = from_disk.filter(|found| found.kept >= in_memory + MIN_RESTORED_TOKENS);
-        if let Some(found) = from_disk {
-            let (len, file) = (found.kept, found.file);
-            let room = self.make_room(runner, model, running, len)?;
+        if let Some(found) = self.outside(prompt, limit, in_memory + MIN_RESTORED_TOKENS) {
+            let shared = candidates.first().filter(|c| c.kept >= MIN_RESTORED_TOKENS);
+            let shared = shared.map(|c| (c.owner, c.kept));
+            let restored = self.bring_back(runner, model, running, (&found, shared), seq)?;
             // Prefixes that were removed to make room share nothing with the prompt any more.
-            candidates = self.candidates(runner, running, prompt);
-            // A damaged file or too little room only means that the tokens are computed.
-            if let Some(disk) = self.disk.as_mut().filter(|_| room)
-                && disk.restore(file, runner, model, seq, len).is_ok()
-            {
-                (report.cached_tokens, report.source) = (len, CacheSource::Disk);
-                stored = disk.token(file, found.shared);
+            candidates = self.candidates(runner, running, prompt, moved);
+            if restored {
+                (report.cached_tokens, report.source) = (found.kept, found.source);
+                stored = found.next;
                 longest = found.shared;
                 candidates.clear();
             }
@@ -215,6 +265,8 @@ impl PrefixStore {
                 },
             }
         }
+        let inexact = runner.inexact(seq);
+        report.approximate_tokens = inexact.map_or(0, |i| report.cached_tokens - i.from);
         if report.cached_tokens < limit {
             let position = report.cached_tokens;
             let at_nearest = position == longest;
@@ -234,6 +286,87 @@ impl PrefixStore {
             });
         }
         Ok(report)
+    }
+
+    /// The prefix in host memory or on disk from which the most tokens of `prompt`, at least `least`, can be restored.
+    fn outside(&self, prompt: &[u32], limit: usize, least: usize) -> Option<Outside> {
+        let host = self.host.find(prompt, limit).map(|found| Outside {
+            shared: found.shared,
+            kept: found.kept,
+            id: found.id,
+            source: CacheSource::Host,
+            next: self.host.tokens(found.id).get(found.shared).copied(),
+        });
+        let disk = self.disk.as_ref();
+        let disk = disk.and_then(|disk| Some((disk, disk.find(prompt, limit)?)));
+        let disk = disk.map(|(disk, found)| Outside {
+            shared: found.shared,
+            kept: found.kept,
+            id: found.id,
+            source: CacheSource::Disk,
+            next: disk.file(found.id).tokens.get(found.shared).copied(),
+        });
+        let best = disk.into_iter().chain(host).max_by_key(|found| found.kept);
+        best.filter(|found| found.kept >= least)
+    }
+
+    /// Restores a prefix from outside the pool in the empty sequence `seq`, which shares what a prefix in the pool has of it. Returns
+    /// false, with an empty sequence, if there is too little room or the file is damaged: the tokens are computed then.
+    fn bring_back(
+        &mut self,
+        runner: &mut BatchRunner,
+        model: &Model,
+        running: &[SeqId],
+        (found, shared): (&Outside, Option<(SeqId, usize)>),
+        seq: SeqId,
+    ) -> Result<bool, RuntimeError> {
+        let start = std::time::Instant::now();
+        let way = match found.source {
+            CacheSource::Host => Way::Host,
+            _ => Way::Disk,
+        };
+        let snapshot = match (way, &mut self.disk) {
+            (Way::Host, _) => self.host.take_up(found.id),
+            (Way::Disk, Some(disk)) => match disk.open_file(found.id) {
+                Ok(snapshot) => snapshot,
+                Err(_) => return Ok(false),
+            },
+            (Way::Disk, None) => return Ok(false),
+        };
+        let inexact = inexact_of(snapshot.notes());
+        let types = runner.layer_types();
+        let snapshot = match snapshot.layer_types() == types {
+            true => snapshot,
+            false => snapshot.in_types(&types, &[])?,
+        };
+        let shared = shared.filter(|_| !runner.has_states());
+        let held = match shared.map(|(owner, len)| (runner.fork_prefix(owner, seq, len), len)) {
+            Some((Ok(_), len)) => len,
+            _ => 0,
+        };
+        if !self.make_room(runner, model, running, found.kept - held)? {
+            runner.remove(seq)?;
+            return Ok(false);
+        }
+        let restored = match held {
+            0 => runner.restore_prefix(model, seq, &snapshot, found.kept),
+            _ => runner.restore_rest(model, seq, &snapshot, found.kept),
+        };
+        if let Err(error) = restored {
+            runner.remove(seq)?;
+            // A cache error means that there was no room.
+            let damaged = !matches!(error.kind(), RuntimeErrorKind::Cache(_));
+            if let (true, Way::Disk, Some(disk)) = (damaged, way, &mut self.disk) {
+                disk.delete(found.id);
+            }
+            return Ok(false);
+        }
+        let from = inexact.map(|inexact| inexact.from.max(held));
+        if let Some(from) = from.filter(|from| *from < found.kept) {
+            runner.mark_inexact(seq, from, Approximation::Stored);
+        }
+        self.speeds.record(way, found.kept - held, start.elapsed());
+        Ok(true)
     }
 
     /// Removes prefixes until `cells` more tokens have room. Returns false, and removes none, if the running sequences alone
@@ -263,13 +396,19 @@ impl PrefixStore {
         runner: &BatchRunner,
         running: &[SeqId],
         prompt: &[u32],
+        moved: bool,
     ) -> Vec<Candidate> {
         let found = self.index.find(prompt);
-        let candidate = |owner: SeqId, len: usize, source: CacheSource| Candidate {
-            len,
-            kept: runner.shareable(owner, len.min(prompt.len() - 1)),
-            source,
-            owner,
+        let candidate = |owner: SeqId, len: usize, source: CacheSource| {
+            let inexact = runner.inexact(owner);
+            let inexact = inexact.filter(|i| i.cause == Approximation::Moved && !moved);
+            let exact = inexact.map_or(len, |inexact| len.min(inexact.from));
+            Candidate {
+                len,
+                kept: runner.shareable(owner, exact.min(prompt.len() - 1)),
+                source,
+                owner,
+            }
         };
         let retained = found.owners.iter();
         let retained = retained.map(|owner| candidate(*owner, found.len, CacheSource::Memory));
@@ -335,16 +474,21 @@ impl PrefixStore {
         if tokens.is_empty() {
             return Ok(None);
         }
-        if found.len == tokens.len() {
-            let owner = found.owners[0];
+        // An approximation takes the place of another one only.
+        let replaces = |id: SeqId| runner.inexact(seq).is_none() || runner.inexact(id).is_some();
+        let has_all = |id: &&SeqId| runner.inexact(**id).is_none() || runner.inexact(seq).is_some();
+        let owners = found.owners.iter();
+        if found.len == tokens.len()
+            && let Some(owner) = owners.clone().find(has_all).copied()
+        {
             self.touch(owner);
             return Ok(Some(owner));
         }
         self.drop_released();
-        let covered = self
-            .entries
-            .iter()
-            .filter(|(_, e)| e.holds == 0 && !e.frozen && tokens.starts_with(&e.tokens));
+        let covered = self.entries.iter().filter(|(id, e)| {
+            let starts = e.holds == 0 && !e.frozen && tokens.starts_with(&e.tokens);
+            starts && replaces(**id)
+        });
         let covered: Vec<SeqId> = covered.map(|(id, _)| *id).collect();
         for id in covered {
             self.release(runner, id)?;
@@ -359,26 +503,105 @@ impl PrefixStore {
         Ok(Some(id))
     }
 
-    /// Writes the prefix that was not used for the longest time to disk and removes it from the pool: one that no branch holds, if
-    /// there is any. Returns whether there was one.
+    /// Removes a prefix from the pool after it was copied to host memory or disk. Returns whether there was one.
     pub(super) fn evict(
         &mut self,
         runner: &mut BatchRunner,
         model: &Model,
     ) -> Result<bool, RuntimeError> {
         self.drop_released();
-        let removable = self.entries.iter().filter(|(_, e)| !e.frozen);
-        let oldest = removable.min_by_key(|(_, e)| (e.holds > 0, e.used));
-        let Some(id) = oldest.map(|(id, _)| *id) else {
+        let Some(id) = self.first_to_leave(runner)? else {
             return Ok(false);
         };
-        self.save(runner, model, id);
+        self.leave(runner, model, id);
         if let Some(entry) = self.entries.get(&id) {
             self.evicted.add(entry.tokens.clone());
         }
         self.release(runner, id)?;
         self.evictions += 1;
         Ok(true)
+    }
+
+    /// The prefix that should leave the pool first: one that no branch holds, and that has cells which are freed then, and of those the one
+    /// that was not used for the longest time. In a pool all tokens hold equal bytes and have the same way back, so that bytes for the
+    /// time of the way back are the same for all prefixes.
+    fn first_to_leave(&self, runner: &BatchRunner) -> Result<Option<SeqId>, RuntimeError> {
+        let holders = runner.ref_counts()?;
+        let mut first: Option<((bool, bool, u64), SeqId)> = None;
+        for (id, entry) in self.entries.iter().filter(|(_, e)| !e.frozen) {
+            let runs = runner.runs(*id)?;
+            let mut cells = runs.iter().flat_map(|run| run.cell..run.cell + run.len);
+            let frees = cells.any(|cell| holders[cell as usize] < 2);
+            let order = (entry.holds > 0, !frees, entry.used);
+            if first.as_ref().is_none_or(|(than, _)| order < *than) {
+                first = Some((order, *id));
+            }
+        }
+        Ok(first.map(|(_, id)| id))
+    }
+
+    /// Copies a prefix that leaves the pool to where it can come back from.
+    fn leave(&mut self, runner: &BatchRunner, model: &Model, id: SeqId) {
+        let entry = &self.entries[&id];
+        if entry.tokens.len() < MIN_SAVED_TOKENS || is_moved(runner, id) {
+            return;
+        }
+        if !self.host.is_there() {
+            self.save(runner, model, id);
+        } else if !self.host.holds(&entry.tokens) {
+            self.copy_out(runner, model, id, false);
+        }
+    }
+
+    /// Copies a sequence to host memory. What has no more room there goes to disk. Returns whether it can come back.
+    fn copy_out(&mut self, runner: &BatchRunner, model: &Model, seq: SeqId, running: bool) -> bool {
+        let notes = notes_of(runner.inexact(seq));
+        let Ok(snapshot) = runner.snapshot(model, seq, &notes) else {
+            return false;
+        };
+        let len = snapshot.tokens().len();
+        for left in self.host.put(snapshot, running) {
+            self.keep_on_disk(&left);
+        }
+        let tokens = &runner.fed_tokens(seq)[..len];
+        let on_disk = || self.disk.as_ref().is_some_and(|disk| disk.holds(tokens));
+        self.host.holds(tokens) || on_disk()
+    }
+
+    fn keep_on_disk(&mut self, snapshot: &Snapshot) {
+        if let Some(disk) = self
+            .disk
+            .as_mut()
+            .filter(|disk| !disk.holds(snapshot.tokens()))
+        {
+            // A disk that is full or read-only makes later requests slower, nothing else.
+            _ = disk.keep(snapshot);
+        }
+    }
+
+    /// Copies a running sequence out of the pool before it gives up its cells, if that and its way back take less time than computing it
+    /// again. Returns whether it can come back.
+    pub(super) fn swap_out(&mut self, runner: &BatchRunner, model: &Model, seq: SeqId) -> bool {
+        let tokens = runner.fed_tokens(seq);
+        let way = match (self.host.is_there(), &self.disk) {
+            (true, _) => Way::Host,
+            (false, Some(_)) => Way::Disk,
+            (false, None) => return false,
+        };
+        let stored = self.index.find(tokens).len;
+        let computed = self.speeds.seconds(None, tokens.len() - stored);
+        let cheaper = 2.0 * self.speeds.seconds(Some(way), tokens.len()) < computed;
+        if !cheaper || tokens.len() < stored + MIN_RESTORED_TOKENS || runner.inexact(seq).is_some()
+        {
+            return false;
+        }
+        match way {
+            Way::Host => self.copy_out(runner, model, seq, true),
+            Way::Disk => {
+                let disk = self.disk.as_mut();
+                disk.is_some_and(|disk| disk.save(runner, model, seq).is_ok())
+            }
+        }
     }
 
     /// Removes all prefixes but the frozen one.
@@ -393,8 +616,10 @@ impl PrefixStore {
         if self.disk.is_none() {
             return false;
         }
-        let unsaved = |e: &Entry| !e.saved && e.tokens.len() >= MIN_SAVED_TOKENS;
-        let unsaved = self.entries.iter().filter(|(_, e)| unsaved(e));
+        let unsaved = |id: SeqId, e: &Entry| {
+            !e.saved && e.tokens.len() >= MIN_SAVED_TOKENS && !is_moved(runner, id)
+        };
+        let unsaved = self.entries.iter().filter(|(id, e)| unsaved(**id, e));
         let Some(id) = unsaved.max_by_key(|(_, e)| e.used).map(|(id, _)| *id) else {
             return false;
         };
@@ -407,7 +632,7 @@ impl PrefixStore {
         let Some(disk) = self.disk.as_mut().filter(|_| !entry.saved) else {
             return;
         };
-        if entry.tokens.len() >= MIN_SAVED_TOKENS {
+        if entry.tokens.len() >= MIN_SAVED_TOKENS && !is_moved(runner, id) {
             // A disk that is full or read-only makes later requests slower, nothing else. It is not tried again.
             _ = disk.save(runner, model, id);
             entry.saved = true;
@@ -428,6 +653,12 @@ impl PrefixStore {
             entry.used = self.clock;
         }
     }
+}
+
+/// Whether a splice has moved rows of a sequence: they serve the requests only that allow it, and are computed rightly once they left.
+fn is_moved(runner: &BatchRunner, seq: SeqId) -> bool {
+    let inexact = runner.inexact(seq);
+    inexact.is_some_and(|inexact| inexact.cause == Approximation::Moved)
 }
 
 fn is_window_loss(kind: &KvErrorKind) -> bool {

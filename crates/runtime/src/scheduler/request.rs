@@ -4,7 +4,7 @@ use super::branch_cells::BranchCells;
 use crate::decode::{GeneratedToken, TokenConstraint};
 use crate::generation::{FinishReason, GenerateOptions, Timings};
 use crate::speculative::{RoundTrace, SpecOptions, SpecStats};
-use crate::{RuntimeError, SamplerOptions};
+use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
 use base::named_enum;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,10 @@ pub struct Request {
     pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Reuse stored prefixes, and store this request's tokens for later ones.
     pub cache_prompt: bool,
+    /// Share rows also that a splice has moved, which are an approximation.
+    pub approximate: bool,
+    /// Rows of an earlier text that the request uses as an approximation.
+    pub moved: Option<MovedTokens>,
     /// The branch of a conversation that holds the request's tokens from its end on.
     pub branch: Option<BranchCells>,
     /// Speculative decoding; `None` decodes plainly. The tokens are the same.
@@ -51,8 +55,42 @@ impl Request {
             deadline: None,
             constraint: None,
             cache_prompt: true,
+            approximate: false,
+            moved: None,
             branch: None,
             speculation: None,
+        }
+    }
+}
+
+/// Tokens of a prompt whose rows are taken from an earlier text, where they stood at other positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedTokens {
+    /// The earlier text, up to the end of the tokens.
+    pub text: Vec<u32>,
+    /// The number of its tokens before them.
+    pub from: usize,
+    /// The number of the prompt's tokens before them.
+    pub at: usize,
+}
+
+impl MovedTokens {
+    /// Whether a prompt has these tokens, and at least one after them.
+    pub fn are_in(&self, prompt: &[u32]) -> bool {
+        let own = self.text.get(self.from..).filter(|own| !own.is_empty());
+        let there = prompt.get(self.at..).zip(own);
+        there.is_some_and(|(rest, own)| rest.len() > own.len() && rest.starts_with(own))
+    }
+
+    /// Refuses them for a prompt that does not have them.
+    pub(super) fn check(&self, prompt: &[u32]) -> Result<(), RuntimeError> {
+        match self.are_in(prompt) {
+            true => Ok(()),
+            false => Err(RuntimeErrorKind::InvalidOptions(format!(
+                "the tokens to move, from {} on, are not those of the prompt from {} on",
+                self.from, self.at
+            ))
+            .into()),
         }
     }
 }
@@ -100,6 +138,8 @@ pub struct CacheReport {
     pub prompt_tokens: usize,
     /// Tokens whose keys and values were reused.
     pub cached_tokens: usize,
+    /// Those of them, at the end, whose rows are an approximation: a splice has moved them, or host memory had them in a smaller type.
+    pub approximate_tokens: usize,
     /// Where they came from.
     pub source: CacheSource,
     /// Why no more tokens were reused; `None` if all but the last one were, which is always computed for its logits.
@@ -112,6 +152,7 @@ impl CacheReport {
         CacheReport {
             prompt_tokens,
             cached_tokens: 0,
+            approximate_tokens: 0,
             source: CacheSource::None,
             miss,
         }
@@ -128,6 +169,8 @@ named_enum! {
         Running = "running",
         /// A retained prefix in memory.
         Memory = "memory",
+        /// A snapshot in host memory.
+        Host = "host",
         /// A snapshot on disk.
         Disk = "disk",
     }

@@ -2,7 +2,7 @@
 
 use super::branch_cells::BranchCells;
 use super::engine::{EventSink, Submission};
-use super::request::{CacheReport, RequestEvent, RequestOutput};
+use super::request::{CacheReport, MovedTokens, RequestEvent, RequestOutput};
 use crate::decode::{Sequence, StepEvent};
 use crate::generation::{FinishReason, Timings};
 use crate::speculative::SpecOptions;
@@ -17,6 +17,9 @@ pub(super) struct RunningRequest {
     pub(super) id: u64,
     pub(super) priority: i32,
     pub(super) cache_prompt: bool,
+    pub(super) approximate: bool,
+    /// Rows to move once the tokens before them are computed.
+    pub(super) moved: Option<MovedTokens>,
     pub(super) branch: Option<BranchCells>,
     pub(super) speculation: Option<SpecOptions>,
     pub(super) sequence: Sequence<'static>,
@@ -48,6 +51,8 @@ impl RunningRequest {
             id,
             priority: request.priority,
             cache_prompt: request.cache_prompt,
+            approximate: request.approximate,
+            moved: request.moved,
             branch: request.branch,
             speculation: request.speculation,
             sequence: sequence
@@ -120,10 +125,20 @@ impl RunningRequest {
 impl Listener {
     /// Reports that the request got a sequence. One that was preempted has reported before.
     pub(super) fn start(&mut self, report: CacheReport) {
-        if self.report.is_none() {
+        if let Some(first) = &mut self.report {
+            first.approximate_tokens = report.approximate_tokens;
+        } else {
             self.started = Instant::now();
             self.report = Some(report.clone());
             self.emit(RequestEvent::Started(report));
+        }
+    }
+
+    /// Records that the rows of so many prompt tokens were moved.
+    pub(super) fn moved(&mut self, tokens: usize) {
+        if let Some(report) = &mut self.report {
+            report.cached_tokens += tokens;
+            report.approximate_tokens += tokens;
         }
     }
 

@@ -32,8 +32,10 @@ pub struct Counters {
     pub step_tokens: AtomicU64,
     /// Microseconds in forwards.
     pub step_micros: AtomicU64,
-    /// Running requests that gave up their cells to others and were computed again.
+    /// Running requests that gave up their cells to others.
     pub preempted: AtomicU64,
+    /// Those of them whose rows were copied out and come back. The others are computed again.
+    pub swapped: AtomicU64,
     /// Steps that no recording from before them served.
     pub missed_recordings: AtomicU64,
 }
@@ -63,6 +65,8 @@ pub struct EngineState {
     pub evictions: u64,
     /// The number of prefix files on disk, and their bytes.
     pub disk: (usize, u64),
+    /// The rungs of host memory: name, prefixes, bytes.
+    pub host: Vec<(String, usize, u64)>,
 }
 
 /// A sequence of an engine.
@@ -112,6 +116,7 @@ impl EngineState {
             memory: runner.memory()?,
             evictions: store.evictions(),
             disk: store.disk_usage(),
+            host: store.host_usage(),
         })
     }
 }

@@ -11,6 +11,7 @@ impl Scheduler {
     /// Runs one forward for all requests, and samples.
     pub(super) fn step(&mut self) {
         self.shift_full_contexts();
+        self.move_rows();
         let counts = self.token_counts();
         let Some(mut counts) = self.make_room(counts) else {
             return;
@@ -33,6 +34,7 @@ impl Scheduler {
             listeners[index].hear(event)
         });
         self.pace.record(report.prompt_rows, report.time);
+        self.store.speeds.compute = self.pace.per_token();
         let counters = &self.shared.counters;
         Counters::add(&counters.steps, 1);
         let drafted = draft.map_or(0, Drafter::forwards) - drafted;
@@ -79,6 +81,37 @@ impl Scheduler {
         }
     }
 
+    /// Moves the rows of earlier texts that requests asked for and have come to. What cannot be moved is computed.
+    fn move_rows(&mut self) {
+        for request in &mut self.running {
+            let seq = request.sequence.seq;
+            let fed = self.runner.fed_tokens(seq).len();
+            let Some(moved) = request.moved.take_if(|moved| fed >= moved.at) else {
+                continue;
+            };
+            if fed > moved.at {
+                continue;
+            }
+            let source = loop {
+                let (owner, len) = self.store.owner_of(&moved.text);
+                let len = len.saturating_sub(moved.from);
+                if len == 0 || self.runner.has_cells(len).unwrap_or(false) {
+                    break owner.filter(|_| len > 0).map(|owner| (owner, len));
+                }
+                if !matches!(self.store.evict(&mut self.runner, &self.model), Ok(true)) {
+                    break None;
+                }
+            };
+            let Some((owner, len)) = source else { continue };
+            let range = moved.from..moved.from + len;
+            if self.runner.append_rows_of(owner, range, seq).is_ok() {
+                request.sequence.skip(len);
+                request.listener.moved(len);
+                Counters::add(&self.shared.counters.cached_tokens, len);
+            }
+        }
+    }
+
     /// How many tokens of each running request the next step takes.
     fn token_counts(&mut self) -> Vec<usize> {
         let decoding = self.decoding().count();
@@ -99,7 +132,11 @@ impl Scheduler {
         let mut left = prompts.len();
         for index in prompts {
             let share = budget.div_ceil(left);
-            let n = self.running[index].sequence.remaining().len().min(share);
+            let request = &self.running[index];
+            let mut n = request.sequence.remaining().len().min(share);
+            if let Some(moved) = &request.moved {
+                n = n.min(moved.at - self.runner.fed_tokens(request.seq()).len());
+            }
             counts[index] = n;
             budget -= n;
             left -= 1;
@@ -143,10 +180,14 @@ impl Scheduler {
         }
     }
 
-    /// Takes the sequence of a request. It waits, before all others of its priority.
+    /// Takes the sequence of a request, whose rows are copied out of the pool if that is faster than computing them again. It waits, before
+    /// all others of its priority.
     fn preempt(&mut self, index: usize) {
         let mut request = self.running.remove(index);
         let seq = request.seq();
+        if request.cache_prompt && self.store.swap_out(&self.runner, &self.model, seq) {
+            Counters::add(&self.shared.counters.swapped, 1);
+        }
         request.sequence.give_up(self.runner.tokens(seq));
         _ = self.runner.remove(seq);
         Counters::add(&self.shared.counters.preempted, 1);

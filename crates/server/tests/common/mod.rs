@@ -10,6 +10,17 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Conversations without the rung of the cache on which each lies, which changes behind them.
+pub(crate) fn without_rungs(mut value: Value) -> Value {
+    match value["data"].as_array_mut() {
+        Some(all) => all.iter_mut().for_each(|one| {
+            one.as_object_mut().unwrap().remove("cache");
+        }),
+        None => _ = value.as_object_mut().unwrap().remove("cache"),
+    }
+    value
+}
+
 /// A running server. It is stopped when it is dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
