@@ -39,7 +39,7 @@ Examples:
   kvark inspect doc.kvp"
 )]
 pub(crate) struct Prefix {
-    /// What to do: build makes a file
+    /// Action: build, which makes a file
     #[arg(value_name = "ACTION", value_parser = ["build"], hide_possible_values = true)]
     action: String,
     #[command(flatten)]

@@ -271,7 +271,7 @@ pub enum KvErrorKind {
     Metadata {
         /// The key at fault.
         key: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The frozen prefix does not match the configuration of the cache.
