@@ -94,6 +94,22 @@ def test_a_cache_becomes_another_one(model):
     assert session.logits().shape == (model.vocab_size,)
 
 
+def test_an_edit_moves_the_rows_behind_it(model):
+    session = model.session()
+    session.feed("One. Two. Three. Four. Five. Six. Seven. Eight. Nine. Ten. Eleven. Twelve. Thirteen.")
+    edited = session.tokens[:4] + session.tokens[8:]
+    report = session.splice(edited)
+    assert session.tokens == edited
+    assert report["moved"] > 10 and sum(report.values()) == len(edited)
+    exact = model.session()
+    exact.feed(edited)
+    assert (session.logits() != exact.logits()).any()
+    again = session.tokens[:6] + session.tokens[7:]
+    assert session.splice(again, share=1.0)["moved"] == 0
+    with pytest.raises(kvark.errors.InvalidArgumentError):
+        session.splice(again, share=2)
+
+
 def test_caches_stand_on_a_prefix_file(model, tmp_path):
     session = model.session()
     session.feed("The capital of France is")

@@ -7,6 +7,7 @@
 
 use kvark::generate::BatchRunner;
 use kvark::prelude::*;
+use std::io::Write;
 use std::time::Instant;
 
 type Error = Box<dyn std::error::Error>;
@@ -28,6 +29,7 @@ fn score(runner: &mut BatchRunner, tokens: &[u32]) -> Result<Vec<f64>, Error> {
 }
 
 fn main() -> Result<(), Error> {
+    let mut out = std::io::stdout();
     let mut arguments = std::env::args().skip(1);
     let (Some(path), Some(text)) = (arguments.next(), arguments.next()) else {
         return Err("usage: splice_cost MODEL TEXT".into());
@@ -59,19 +61,24 @@ fn main() -> Result<(), Error> {
     exact.sequence(0).feed(first, |_| true)?;
     let expected = score(&mut exact, rest)?;
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    println!(
+    writeln!(
+        out,
         "{after} tokens after a cut of {removed}; computing all: {:.0} ms",
         computing * 1e3
-    );
-    println!("share  computed  moved  milliseconds  mean |Δ log p|  nll");
-    println!(
+    )?;
+    writeln!(
+        out,
+        "share  computed  moved  milliseconds  mean |Δ log p|  nll"
+    )?;
+    writeln!(
+        out,
         "exact {:>9} {:>6} {:>13} {:>15} {:>6.3}",
         new.len(),
         0,
         "",
         "",
         -mean(&expected)
-    );
+    )?;
     for share in [0.0, 0.05, 0.15, 0.3, 0.6, 1.0] {
         let mut runner = start(old)?;
         let began = Instant::now();
@@ -80,14 +87,15 @@ fn main() -> Result<(), Error> {
         runner.sequence(0).feed(first, |_| true)?;
         let found = score(&mut runner, rest)?;
         let apart = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
-        println!(
+        writeln!(
+            out,
             "{share:<5} {:>9} {:>6} {:>13.0} {:>15.4} {:>6.3}",
             report.computed,
             report.moved,
             time * 1e3,
             mean(&apart.collect::<Vec<_>>()),
             -mean(&found)
-        );
+        )?;
     }
     Ok(())
 }

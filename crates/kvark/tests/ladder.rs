@@ -141,7 +141,7 @@ fn prefixes_go_down_the_rungs() {
     ] {
         let place = folder.0.join(format!("{}{disk}", types.len()));
         let options = SchedulerOptions {
-            disk: disk.then(|| (place, 1 << 30)),
+            disk: disk.then_some((place, 1 << 30)),
             ..with_host(limit, types)
         };
         let small = engine(&model, 256, options);

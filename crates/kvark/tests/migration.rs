@@ -105,8 +105,6 @@ fn histories_with_migrations_edits_and_evictions_have_the_bits_of_cold_runs() {
                         let room = runner.can_extend(new.len()).unwrap();
                         if room && !new.is_empty() {
                             runner.splice(seq, &new, 1.0, |_| true).unwrap();
-                            let rest = new[runner.tokens(seq).len()..].to_vec();
-                            runner.sequence(seq).feed(&rest, |_| true).unwrap();
                             assert_eq!(runner.inexact(seq), None);
                         }
                     }

@@ -8,7 +8,7 @@ use crate::options::{self, GenerationOptions};
 use crate::speculation::Speculation;
 use kvark::backend::Backend;
 use kvark::cache::{MigrationOptions, read_policy};
-use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix};
+use kvark::generate::{GenerateEvent, Generator, PausedGeneration, PromptPrefix, SPLICE_SHARE};
 use kvark::memory::CacheKind;
 use kvark::snapshot::Snapshot;
 use kvark::speculative::SpecOptions;
@@ -295,6 +295,28 @@ impl Session {
             dict.set_item("mean_logprob", distance.mean_logprob)?;
             dict.set_item("same_best", distance.same_best)?;
         }
+        Ok(dict)
+    }
+
+    /// Changes the tokens to these, an edit somewhere in the middle: of those after it the first part, share, is computed again, and the rows
+    /// of the others are moved, an approximation. Returns how many tokens were kept, computed and moved.
+    #[pyo3(signature = (tokens, *, share=SPLICE_SHARE))]
+    fn splice<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: Vec<u32>,
+        share: f32,
+    ) -> Result<Bound<'py, PyDict>> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::argument("share must be between 0 and 1"));
+        }
+        let sequence = &self.sequence;
+        let splice = || sequence.change(|runner| Ok(runner.splice(0, &tokens, share, |_| true)?));
+        let report = py.detach(splice)?;
+        let dict = PyDict::new(py);
+        dict.set_item("kept", report.kept)?;
+        dict.set_item("computed", report.computed)?;
+        dict.set_item("moved", report.moved)?;
         Ok(dict)
     }
 

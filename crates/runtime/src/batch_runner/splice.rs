@@ -2,7 +2,7 @@
 
 use super::BatchRunner;
 use crate::{RuntimeError, RuntimeErrorKind};
-use backend::{KeyRotations, LogitsMode, RowSpan};
+use backend::{KeyRotations, RowSpan};
 use base::named_enum;
 use kv::SeqId;
 use std::ops::Range;
@@ -119,9 +119,9 @@ impl BatchRunner {
         Ok(())
     }
 
-    /// Changes the tokens of a sequence to those of `new`, up to the end of the tokens that both texts have after the edit. Of these the
-    /// first part, `share`, is computed again; the rows of the rest are moved. `progress` hears the number of tokens computed so
-    /// far. If the window of a layer has lost what the edit's place sees, tokens before the edit are computed again too.
+    /// Changes the tokens of a sequence to `new`. Of those that both texts have after the edit the first part, `share`, is computed again, and
+    /// so is the last token; the rows of the others are moved. `progress` hears the number of tokens computed so far. If the window of a
+    /// layer has lost what the edit's place sees, tokens before the edit are computed again too.
     ///
     /// # Errors
     /// Those of [`append_rows_of`](BatchRunner::append_rows_of), before anything has changed, and those of a forward: the sequence then ends
@@ -131,31 +131,43 @@ impl BatchRunner {
         seq: SeqId,
         new: &[u32],
         share: f32,
-        progress: impl FnMut(usize) -> bool,
+        mut progress: impl FnMut(usize) -> bool,
     ) -> Result<SpliceReport, RuntimeError> {
         let fed = self.fed_tokens(seq).to_vec();
         let edit = Edit::between(&fed, new);
-        let start = self.restorable(seq, edit.removed.start)?;
         let rotations = self.rotations()?;
         let again = recomputed(edit.after, share);
-        let moved = edit.removed.end + again..edit.removed.end + edit.after;
+        let at = edit.inserted.end + again;
+        let most = new.len().saturating_sub(at + 1);
+        let count = (edit.after - again).min(most);
+        let from = edit.removed.end + again;
+        let moved = from..from + count;
         let span = RowSpan::read(&*self.cache, seq, moved.start as u32..moved.end as u32)?;
-        let computed = &new[start..edit.inserted.end + again];
-        self.rewind(seq, start)?;
-        if !computed.is_empty() {
-            let mut handle = self.sequence(seq);
-            handle.feed_wanted(computed, LogitsMode::Argmax, progress)?;
-        }
+        let last = new.len().saturating_sub(1);
+        let kept = self.restorable(seq, edit.removed.start.min(last))?;
+        self.rewind(seq, kept)?;
         let mut report = SpliceReport {
-            kept: start,
-            computed: computed.len(),
-            moved: 0,
+            kept,
+            ..SpliceReport::default()
         };
-        // A caller that stopped the forward has fewer tokens.
-        let whole = self.fed_tokens(seq).len() == report.kept + computed.len();
-        if whole && !moved.is_empty() {
-            report.moved = moved.len();
+        if at > kept {
+            let mut handle = self.sequence(seq);
+            let fed_all = handle.feed(&new[kept..at], &mut progress)?;
+            report.computed = self.fed_tokens(seq).len() - kept;
+            if !fed_all {
+                return Ok(report);
+            }
+        }
+        if count > 0 {
             self.append_span(span, &rotations, &fed[moved], seq)?;
+            report.moved = count;
+        }
+        let rest = &new[self.fed_tokens(seq).len()..];
+        if !rest.is_empty() {
+            let before = report.computed;
+            let mut handle = self.sequence(seq);
+            handle.feed(rest, |done| progress(before + done))?;
+            report.computed = self.fed_tokens(seq).len() - kept - count;
         }
         Ok(report)
     }
