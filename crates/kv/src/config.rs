@@ -225,6 +225,9 @@ impl CacheConfig {
     /// As [`initial_cells`](CacheConfig::initial_cells): all cells are allocated when the cache is made, and nothing grows.
     pub const ALL_CELLS: u32 = u32::MAX;
 
+    /// As [`initial_cells`](CacheConfig::initial_cells): a small first allocation of a cache that grows.
+    pub const GROWN_CELLS: u32 = 256;
+
     /// `n_layers` equal layers with default storage and growth.
     pub fn uniform(capacity: u32, n_layers: usize, layer: LayerConfig) -> CacheConfig {
         CacheConfig::new(capacity, vec![layer; n_layers])
@@ -238,7 +241,7 @@ impl CacheConfig {
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
             layer_storage: BTreeMap::new(),
-            initial_cells: 256,
+            initial_cells: CacheConfig::GROWN_CELLS,
             ring: None,
             states: StatePolicy::default(),
         }

@@ -53,7 +53,7 @@ pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
 pub use migration::{MigratedRows, Migration};
 pub use operations::{CacheOperations, MoveRows, OneSequence, ReadRows, WriteRows};
 pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StateSource, StepPlan};
-pub use policy::{InvalidPolicy, KvPolicy, KvRule, LayerSelection};
+pub use policy::{InvalidPolicy, KvPolicy, KvRule, LayerSelection, StreamRule};
 pub use prefix::{FrozenKv, PrefixCells, Prefixed, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};
