@@ -9,7 +9,7 @@
 //! ```
 //! use kv::{CacheManager, Cache, CacheConfig, Contiguous, LayerConfig, CellRun, Step, StepPlan};
 //!
-//! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+//! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None, sinks: 0 };
 //! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
 //! let mut plan = StepPlan::default();
 //! cache.plan(&Step::sequence(&[17, 4, 9], 0), &mut plan).unwrap();
@@ -42,6 +42,7 @@ mod step;
 mod sync;
 mod traits;
 mod tree;
+mod window;
 
 pub use cells::{Cells, Compaction, MAX_SEQUENCES};
 pub use config::{CacheConfig, KvStorage, LayerConfig, QuantGroup, RingPolicy, StatePolicy};

@@ -60,6 +60,8 @@ pub struct KvRule {
     pub values: Option<KvStorage>,
     /// The most positions that a query of theirs sees, its own included. A smaller window of the model stays.
     pub window: Option<u32>,
+    /// The first positions of a sequence that queries of theirs see besides their window, and that stay in the cache.
+    pub sinks: Option<u32>,
 }
 
 /// The layers that a rule is for.
@@ -90,16 +92,23 @@ enum Property {
     Keys,
     Values,
     Window,
+    Sinks,
 }
 
 impl Property {
-    const ALL: [Property; 3] = [Property::Keys, Property::Values, Property::Window];
+    const ALL: [Property; 4] = [
+        Property::Keys,
+        Property::Values,
+        Property::Window,
+        Property::Sinks,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Property::Keys => "the type of the keys",
             Property::Values => "the type of the values",
             Property::Window => "the window",
+            Property::Sinks => "the sinks",
         }
     }
 }
@@ -110,6 +119,7 @@ impl KvRule {
             Property::Keys => self.keys.is_some(),
             Property::Values => self.values.is_some(),
             Property::Window => self.window.is_some(),
+            Property::Sinks => self.sinks.is_some(),
         }
     }
 
@@ -152,10 +162,11 @@ impl KvPolicy {
         }
         let rows = (0..layers).filter(|layer| !config.layers[*layer].is_state());
         for layer in rows.collect::<Vec<_>>() {
-            let [keys, values, window] = [
+            let [keys, values, window, sinks] = [
                 self.rule(Property::Keys, layer)?,
                 self.rule(Property::Values, layer)?,
                 self.rule(Property::Window, layer)?,
+                self.rule(Property::Sinks, layer)?,
             ];
             let before = [Side::Key, Side::Value].map(|side| config.storage(layer, side));
             let types = [
@@ -168,6 +179,14 @@ impl KvPolicy {
             if let Some(window) = window.and_then(|rule| rule.window) {
                 let own = &mut config.layers[layer].window;
                 *own = Some(own.map_or(window, |own| own.min(window)));
+            }
+            if let Some(sinks) = sinks.and_then(|rule| rule.sinks) {
+                if sinks > 0 && config.layers[layer].window.is_none() {
+                    return bad(format!(
+                        "layer {layer} has sinks and no window: without one, all positions stay"
+                    ));
+                }
+                config.layers[layer].sinks = sinks;
             }
         }
         Ok(())
@@ -206,7 +225,8 @@ impl KvPolicy {
 
     /// The policy without its storage types.
     pub fn without_types(&self) -> KvPolicy {
-        let rules = self.rules.iter().filter(|rule| rule.window.is_some());
+        let is_kept = |rule: &&KvRule| rule.window.is_some() || rule.sinks.is_some();
+        let rules = self.rules.iter().filter(is_kept);
         let rules = rules.map(|rule| KvRule {
             keys: None,
             values: None,
@@ -230,6 +250,7 @@ mod tests {
             key_dim: 8,
             value_dim: 8,
             window,
+            sinks: 0,
         };
         let mut layers = vec![layer(None); 5];
         layers[2].window = Some(100);
@@ -265,6 +286,25 @@ mod tests {
         assert_eq!(windows, [None, Some(20), Some(20), None, Some(300), None]);
         assert_eq!(applied("").unwrap(), self::config());
         assert_eq!(applied("others f16").unwrap(), self::config());
+    }
+
+    #[test]
+    fn rules_set_sinks() {
+        let sinks = |text| {
+            let config = applied(text).unwrap();
+            config
+                .layers
+                .iter()
+                .map(|layer| layer.sinks)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(sinks("window 20 sinks 4 for 0-1"), [4, 4, 0, 0, 0, 0]);
+        assert_eq!(
+            sinks("others window 9; sinks 2 for 2; layers 4 sinks 0"),
+            [0, 0, 2, 0, 0, 0]
+        );
+        let kept: KvPolicy = "layers 2 q8 sinks 3; others q4".parse().unwrap();
+        assert_eq!(kept.without_types().to_string(), "layers 2 sinks 3");
     }
 
     #[test]
@@ -318,6 +358,13 @@ mod tests {
                 "rules 1 and 2 both set the type of the values",
             ),
             ("layers 1 q9", "\"q9\" is neither"),
+            (
+                "sinks 3 for 2; sinks 4 for 2",
+                "rules 1 and 2 both set the sinks of layer 2",
+            ),
+            ("layers 1 sinks 3", "layer 1 has sinks and no window"),
+            ("layers 2 sinks -1", "\"-1\" sinks"),
+            ("layers 2 sinks 2 sinks 2", "the sinks stands twice"),
             ("q8", "names no layers"),
             (
                 "others f16; layers 2",

@@ -16,6 +16,7 @@ use std::path::Path;
 /// keys = "q8"
 /// values = "q4"
 /// window = 4096
+/// sinks = 4
 /// ```
 ///
 /// Rules for the whole cache are keys of their own, which stand before the tables of rules:
@@ -55,7 +56,9 @@ pub fn policy_text(policy: &KvPolicy) -> String {
         for (key, storage) in [("keys", rule.keys), ("values", rule.values)] {
             text.extend(storage.map(|storage| format!("{key} = \"{storage}\"\n")));
         }
-        text.extend(rule.window.map(|window| format!("window = {window}\n")));
+        for (key, number) in [("window", rule.window), ("sinks", rule.sinks)] {
+            text.extend(number.map(|number| format!("{key} = {number}\n")));
+        }
         text
     });
     let whole = Some(whole).filter(|whole| !whole.is_empty());
@@ -106,12 +109,12 @@ fn of_toml(content: &str) -> Result<KvPolicy, String> {
             };
             words.push(match key.as_str() {
                 "layers" if value == "others" => value,
-                "layers" | "window" => format!("{key} {value}"),
+                "layers" | "window" | "sinks" => format!("{key} {value}"),
                 "type" => value,
                 "keys" | "values" => format!("{key}={value}"),
                 _ => {
                     return Err(format!(
-                        "rule {}: {key:?} is none of layers, type, keys, values and window",
+                        "rule {}: {key:?} is none of layers, type, keys, values, window and sinks",
                         i + 1
                     ));
                 }
@@ -130,7 +133,7 @@ mod tests {
     #[test]
     fn a_file_is_the_policy_that_it_was_written_from() {
         for line in [
-            "layers 0-3,9 k=f32; others q8 window 64; layers 5 v=q4",
+            "layers 0-3,9 k=f32; others q8 window 64 sinks 4; layers 5 v=q4",
             "stream window 64 sinks 0; grow",
             "others q8; stream window 64; preallocate",
         ] {

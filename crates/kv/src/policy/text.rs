@@ -28,6 +28,7 @@ impl KvRule {
                     let window = self::window(number("window")?)?;
                     set(&mut rule.window, window, "the window")?;
                 }
+                "sinks" => set(&mut rule.sinks, self::sinks(number("sinks")?)?, "the sinks")?,
                 "kind" | "cells" | "contiguous" | "tree" => {
                     return Err(
                         "a cache has one kind with all of its layers, which no rule chooses".into(),
@@ -56,7 +57,9 @@ impl KvRule {
         rule.layers = chosen.ok_or("it names no layers: layers 0-3,7 or others")?;
         match Property::ALL.iter().any(|property| rule.sets(*property)) {
             true => Ok(rule),
-            false => Err("it sets nothing: a storage type, k= and v= types, or a window".into()),
+            false => {
+                Err("it sets nothing: a storage type, k= and v= types, a window or sinks".into())
+            }
         }
     }
 }
@@ -227,9 +230,11 @@ impl fmt::Display for KvRule {
                 }
             }
         }
-        match self.window {
-            Some(window) => write!(f, " window {window}"),
-            None => Ok(()),
+        for (name, number) in [("window", self.window), ("sinks", self.sinks)] {
+            if let Some(number) = number {
+                write!(f, " {name} {number}")?;
+            }
         }
+        Ok(())
     }
 }

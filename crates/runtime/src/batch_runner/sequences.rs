@@ -6,7 +6,7 @@ use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Format, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, common_prefix_len};
 use backend::{LogitsMode, RowOutputs};
-use kv::{MAX_SEQUENCES, SeqId, StreamRule};
+use kv::{CacheConfig, MAX_SEQUENCES, SeqId, StreamRule};
 use std::path::Path;
 
 impl BatchRunner {
@@ -69,7 +69,9 @@ impl BatchRunner {
             let reason = "sequences are streams, which shift already".to_owned();
             return Err(RuntimeErrorKind::InvalidOptions(reason).into());
         }
-        let layers = self.cache.config()?.layers.len();
+        let config = self.cache.config()?;
+        check_no_sinks(&config)?;
+        let layers = config.layers.len();
         self.shifter = Some(ContextShifter::new(
             self.decoder.forward.graph(),
             layers,
@@ -116,6 +118,7 @@ impl BatchRunner {
         })?;
         let rule = StreamRule { window, sinks };
         let config = self.cache.config()?;
+        check_no_sinks(&config)?;
         let graph = self.decoder.forward.graph();
         self.shifter = Some(ContextShifter::of_stream(graph, &config, rule)?);
         Ok(())
@@ -490,5 +493,16 @@ impl BatchRunner {
         }
         self.restore_prefix(model, seq, snapshot, known)?;
         Ok(known)
+    }
+}
+
+/// Returns an error if layers have sinks, whose rows do not move.
+fn check_no_sinks(config: &CacheConfig) -> Result<(), RuntimeError> {
+    match config.has_sinks() {
+        true => {
+            let reason = "the context of layers with sinks cannot be shifted, nor be a stream";
+            Err(RuntimeErrorKind::InvalidOptions(reason.to_owned()).into())
+        }
+        false => Ok(()),
     }
 }
