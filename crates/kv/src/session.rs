@@ -284,6 +284,7 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
+        bytes.config().check_no_sinks("appended")?;
         let (after, rows) = cache.plan_append(seq, len, first)?;
         let written = write(&rows, bytes);
         settle(cache, seq, after, written)

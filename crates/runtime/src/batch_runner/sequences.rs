@@ -6,7 +6,7 @@ use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Format, Snapshot};
 use crate::{Model, RuntimeError, RuntimeErrorKind, common_prefix_len};
 use backend::{LogitsMode, RowOutputs};
-use kv::{CacheConfig, MAX_SEQUENCES, SeqId, StreamRule};
+use kv::{MAX_SEQUENCES, SeqId, StreamRule};
 use std::path::Path;
 
 impl BatchRunner {
@@ -69,8 +69,8 @@ impl BatchRunner {
             let reason = "sequences are streams, which shift already".to_owned();
             return Err(RuntimeErrorKind::InvalidOptions(reason).into());
         }
+        self.check_no_sinks()?;
         let config = self.cache.config()?;
-        check_no_sinks(&config)?;
         let layers = config.layers.len();
         self.shifter = Some(ContextShifter::new(
             self.decoder.forward.graph(),
@@ -117,11 +117,22 @@ impl BatchRunner {
             ))
         })?;
         let rule = StreamRule { window, sinks };
+        self.check_no_sinks()?;
         let config = self.cache.config()?;
-        check_no_sinks(&config)?;
         let graph = self.decoder.forward.graph();
         self.shifter = Some(ContextShifter::of_stream(graph, &config, rule)?);
         Ok(())
+    }
+
+    /// Returns an error if layers have sinks, whose rows do not move.
+    pub(super) fn check_no_sinks(&self) -> Result<(), RuntimeError> {
+        match self.cache.config()?.has_sinks() {
+            true => {
+                let reason = "the context of layers with sinks cannot be shifted, nor be a stream";
+                Err(RuntimeErrorKind::InvalidOptions(reason.to_owned()).into())
+            }
+            false => Ok(()),
+        }
     }
 
     /// The number of tokens that a sequence can be fed before the next shift of its stream, at least 1: a full window is shifted first.
@@ -493,16 +504,5 @@ impl BatchRunner {
         }
         self.restore_prefix(model, seq, snapshot, known)?;
         Ok(known)
-    }
-}
-
-/// Returns an error if layers have sinks, whose rows do not move.
-fn check_no_sinks(config: &CacheConfig) -> Result<(), RuntimeError> {
-    match config.has_sinks() {
-        true => {
-            let reason = "the context of layers with sinks cannot be shifted, nor be a stream";
-            Err(RuntimeErrorKind::InvalidOptions(reason.to_owned()).into())
-        }
-        false => Ok(()),
     }
 }

@@ -189,6 +189,9 @@ impl EngineHandle {
         }
         if let Some(moved) = &request.moved {
             moved.check(&request.prompt)?;
+            if shared.streams {
+                self.check_splice()?;
+            }
         }
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(RuntimeErrorKind::EngineStopped.into());
