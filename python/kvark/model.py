@@ -18,7 +18,7 @@ class Model(_kvark.Model):
 
     context: the largest number of tokens of a sequence; the model's own without it
     threads: of the CPU; one for each core without it
-    kv_policy: rules for single layers, such as "layers 0-3 f16; others q8", or a TOML file of them
+    kv_policy: rules for single layers, such as "layers 0-3 f16; others q8", or for the whole cache, such as "stream window 4096", or a TOML file of them
     cache_type_k, cache_type_v: how keys and values are stored: "f32", "f16", "bf16", "f8_e4m3", "q8", "q4" and others
     state_type: how the states of recurrent layers are stored: "f32", or "f16" in half the memory
     device: "cpu" or "cuda"

@@ -196,6 +196,11 @@ pub trait Backend: Send + Sync {
         true
     }
 
+    /// Whether attention sees the first positions of a sequence besides a window, see [`LayerConfig::sinks`](kv::LayerConfig::sinks).
+    fn sees_first_positions(&self) -> bool {
+        false
+    }
+
     /// Bytes that can be allocated on the device now; `None` if the device does not report them.
     fn free_memory(&self) -> Option<u64> {
         None

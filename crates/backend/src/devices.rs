@@ -229,6 +229,12 @@ impl Backend for Devices {
         self.devices.iter().all(|device| device.stores(storage))
     }
 
+    fn sees_first_positions(&self) -> bool {
+        self.devices
+            .iter()
+            .all(|device| device.sees_first_positions())
+    }
+
     fn free_memory(&self) -> Option<u64> {
         self.devices[0].free_memory()
     }

@@ -59,6 +59,10 @@ impl Backend for Reference {
         Some(Arc::new(Reference))
     }
 
+    fn sees_first_positions(&self) -> bool {
+        true
+    }
+
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         Ok(ReferenceKv::new(config))
     }

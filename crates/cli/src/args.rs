@@ -16,7 +16,7 @@ use kvark::model::gguf::SplitName;
 use kvark::model::{FeatureLayers, ModelFacts, OpenOptions};
 use kvark::speculative::DraftSource;
 use kvark::text::Message;
-use kvark::{Model, Runner, RunnerOptions};
+use kvark::{BatchRunner, Model, Runner, RunnerOptions};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -202,8 +202,8 @@ pub(crate) struct EngineArgs {
     /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h
     #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = storage_names())]
     pub(crate) cache_type_v: KvStorage,
-    /// How single layers store their keys and values and how far they look back: rules such as
-    /// "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them
+    /// How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as
+    /// "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them
     #[arg(long, value_name = "POLICY", value_parser = kv_policy)]
     kv_policy: Option<KvPolicy>,
     /// Allocate all keys and values before the first token, as one region, instead of growing with the context
@@ -463,13 +463,18 @@ impl EngineArgs {
         })
     }
 
+    /// Whether the policy of the cache says that sequences are streams.
+    pub(crate) fn is_stream(&self) -> bool {
+        let policy = self.kv_policy.as_ref();
+        policy.is_some_and(|policy| policy.stream.is_some())
+    }
+
     /// A runner for the model on the chosen device.
     pub(crate) fn runner(&self, model: &Model) -> Result<Runner> {
         let backend = self.device.backend()?;
         Ok(Runner::new(model, &*backend, &self.runner_options()?)?)
     }
 
-    /// A runner whose steps return the logits of every token.
     /// Stores all keys and values in f16 instead.
     pub(crate) fn cache_in_f16(&mut self) {
         (self.cache_type_k, self.cache_type_v) = (KvStorage::F16, KvStorage::F16);
@@ -477,6 +482,7 @@ impl EngineArgs {
         self.kv_policy = policy.map(|policy| policy.without_types());
     }
 
+    /// A runner whose steps return the logits of every token.
     pub(crate) fn scorer(&self, model: &Model) -> Result<Runner> {
         let runner_options = self.runner_options()?;
         let step = runner_options.max_step_tokens.min(Runner::MAX_SCORED_STEP);
@@ -527,9 +533,40 @@ impl ShiftArgs {
                  after the kept ones; --keep must be below {capacity}"
             );
         }
-        let known = preamble.map(|(conversations, messages)| conversations.beginning(messages));
-        let known = known.transpose()?.map_or(1, |tokens| tokens.len());
-        Ok(Some(self.keep.unwrap_or(known.max(1))))
+        Ok(Some(self.keep.unwrap_or(beginning(preamble)?.max(1))))
+    }
+
+    /// Enables the context shifts of a runner: those of `--context-shift`, or those of a stream, which keeps `preamble` too. Returns the
+    /// number of first tokens that shifts keep, or `None` without `--context-shift`.
+    ///
+    /// # Errors
+    /// Those of [`keep`](ShiftArgs::keep), and if `--context-shift` was given for a stream.
+    pub(crate) fn enable(
+        &self,
+        runner: &mut BatchRunner,
+        preamble: Option<(&Conversations<'_>, &[Message])>,
+    ) -> Result<Option<usize>> {
+        if runner.stream_window().is_some() {
+            self.check_no_stream(true)?;
+            runner.keep_in_streams(beginning(preamble)?)?;
+            return Ok(None);
+        }
+        let keep = self.keep(runner.capacity()?, preamble)?;
+        keep.map_or(Ok(()), |keep| runner.enable_context_shift(keep))?;
+        Ok(keep)
+    }
+
+    /// Returns an error if shifts are given for a stream.
+    pub(crate) fn check_no_stream(&self, is_stream: bool) -> Result<()> {
+        let given = match (self.context_shift, self.keep) {
+            (true, _) => "--context-shift",
+            (false, Some(_)) => "--keep",
+            _ => return Ok(()),
+        };
+        if is_stream {
+            bail!("{given} is not for streams: the rule of --kv-policy says what stays (sinks N)");
+        }
+        Ok(())
     }
 
     /// Advice to the user when the context is full.
@@ -541,6 +578,12 @@ impl ShiftArgs {
             false => "use --context-shift to continue, or a larger --ctx-size",
         }
     }
+}
+
+/// The number of tokens of the messages of a chat before its first turn.
+fn beginning(preamble: Option<(&Conversations<'_>, &[Message])>) -> Result<usize> {
+    let known = preamble.map(|(conversations, messages)| conversations.beginning(messages));
+    Ok(known.transpose()?.map_or(0, |tokens| tokens.len()))
 }
 
 /// Parses an integer of at least 0.

@@ -52,8 +52,8 @@ pub(crate) struct Plan {
     /// Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h
     #[arg(long, value_name = "TYPE", default_value = "f16", hide_possible_values = true, value_parser = args::storage_names())]
     cache_type_v: KvStorage,
-    /// How single layers store their keys and values and how far they look back: rules such as
-    /// "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them
+    /// How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as
+    /// "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them
     #[arg(long, value_name = "POLICY", value_parser = args::kv_policy)]
     kv_policy: Option<KvPolicy>,
     /// Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates

@@ -194,9 +194,7 @@ impl Run {
         let first_turn = messages.iter().position(|m| m.role != "system");
         let preamble = &messages[..first_turn.unwrap_or(0)];
         let preamble = conversations.as_ref().map(|c| (c, preamble));
-        if let Some(keep) = self.shift.keep(pool.runner.capacity()?, preamble)? {
-            pool.runner.enable_context_shift(keep)?;
-        }
+        self.shift.enable(&mut pool.runner, preamble)?;
         let reused = match &known {
             Some(snapshot) => pool.runner.resume(&model, 0, snapshot, &prompt)?,
             None => pool.runner.begin_with_prefix(0)?,

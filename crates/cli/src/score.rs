@@ -18,13 +18,15 @@ use std::io::Write;
 perplexity its exponential.
 
 With --stride, a text longer than the context is scored in windows of the context's size that begin N tokens apart; each scores the \
-tokens that the one before did not reach. A small stride gives each token more context, and takes longer.
+tokens that the one before did not reach. A small stride gives each token more context, and takes longer. A stream (--kv-policy) scores \
+a text of any length in one run.
 
 Examples:
   kvark score \"The capital of France is Paris.\"
   kvark score -p \"The capital of France is Paris.\"
   kvark score model.gguf -f prose.txt --json
   kvark score -f book.txt -c 2048 --stride 1024
+  kvark score -f book.txt --kv-policy \"stream window 2048 sinks 4\" --segment 10000
   kvark score -f prose.txt --compare-precision
   kvark score -f prose.txt --cache-type-k q8 --cache-type-v q4 --compare-cache
   kvark score --token-ids 504,3575,282,4649,314 --json"
@@ -38,6 +40,9 @@ pub(crate) struct Score {
     /// Score a text longer than the context in windows that begin N tokens apart; N is below the context's size
     #[arg(long, visible_alias = "ppl-stride", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stride: Option<u32>,
+    /// Print the nll of every N predicted tokens instead of every token
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["compare_precision", "compare_cache"])]
+    segment: Option<u32>,
     /// Score the text in every precision and print the mean difference of the log-probabilities, and how many of the most likely
     /// tokens differ
     #[arg(long, conflicts_with_all = ["stride", "precision"])]
@@ -111,16 +116,34 @@ impl Score {
         }
         let mut out = std::io::stdout();
         if self.json {
-            let report = json!({
+            let mut report = json!({
                 "ids": ids,
                 "argmax": score.argmax,
                 "logprob": score.logprob,
                 "nll": score.nll(),
                 "perplexity": score.perplexity(),
             });
+            if let Some(tokens) = self.segment {
+                let segments = score.segments(tokens as usize);
+                let segments = segments.map(|(tokens, nll)| json!({"tokens": tokens, "nll": nll}));
+                report["segments"] = segments.collect();
+            }
             writeln!(out, "{report}")?;
         } else {
-            for (id, logprob) in ids.iter().skip(1).zip(&score.logprob) {
+            if let Some(tokens) = self.segment {
+                let mut begin = 1;
+                for (tokens, nll) in score.segments(tokens as usize) {
+                    let end = begin + tokens - 1;
+                    let perplexity = nll.exp();
+                    writeln!(
+                        out,
+                        "tokens {begin} to {end}: nll {nll:.4}, perplexity {perplexity:.3}"
+                    )?;
+                    begin = end + 1;
+                }
+            }
+            let shown = if self.segment.is_some() { 0 } else { ids.len() };
+            for (id, logprob) in ids.iter().skip(1).zip(&score.logprob).take(shown) {
                 // The token's text; its id if the file has no tokenizer.
                 let piece = match model.tokenizer().ok().and_then(|t| t.token_bytes(*id)) {
                     Some(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),

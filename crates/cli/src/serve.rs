@@ -215,7 +215,7 @@ impl Serve {
             },
             prefix: system.map(system_message).transpose()?,
             prefix_file,
-            context_shift: self.shift.keep(usize::MAX, None)?,
+            context_shift: self.context_shift()?,
             reasoning: match &*self.reasoning {
                 "drop" => ReasoningHistory::Drop,
                 _ => ReasoningHistory::Keep,
@@ -227,6 +227,11 @@ impl Serve {
             max_body: self.max_body as usize,
             ..ServerOptions::default()
         })
+    }
+
+    fn context_shift(&self) -> Result<Option<usize>> {
+        self.shift.check_no_stream(self.engine.is_stream())?;
+        self.shift.keep(usize::MAX, None)
     }
 
     fn address(&self) -> Result<SocketAddr> {

@@ -12,7 +12,7 @@ use kv::{
 use std::sync::Arc;
 
 /// One case of cached attention: several steps with rewinds between them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct CacheCase {
     heads: usize,
     kv_heads: usize,
@@ -23,6 +23,8 @@ pub(super) struct CacheCase {
     softcap: Option<f32>,
     /// Whether every head has a sink.
     sinks: bool,
+    /// The first positions that queries see besides a window.
+    first_positions: u32,
     /// Type and columns of the positions.
     position: (DType, usize),
 }
@@ -64,6 +66,7 @@ pub(super) fn cases(backend: &dyn Backend) -> Vec<CacheCase> {
                     storage,
                     softcap,
                     sinks: false,
+                    first_positions: 0,
                     position: (DType::I32, 1),
                 });
             }
@@ -84,6 +87,7 @@ pub(super) fn cases(backend: &dyn Backend) -> Vec<CacheCase> {
             storage: (storage, storage),
             softcap: None,
             sinks: false,
+            first_positions: 0,
             position: (DType::I32, 1),
         });
     }
@@ -97,9 +101,20 @@ pub(super) fn cases(backend: &dyn Backend) -> Vec<CacheCase> {
             storage: (KvStorage::F32, KvStorage::F32),
             softcap: None,
             sinks: false,
+            first_positions: 0,
             position,
         });
     }
+    let few = cases.iter().step_by(7);
+    let with_first = few.map(|case| CacheCase {
+        windows: vec![None, Some(17), Some(1), Some(90)],
+        first_positions: 5,
+        ..case.clone()
+    });
+    let with_first: Vec<CacheCase> = with_first
+        .filter(|_| backend.sees_first_positions())
+        .collect();
+    cases.extend(with_first);
     cases.retain(|case| backend.stores(case.storage.0) && backend.stores(case.storage.1));
     cases
 }
@@ -140,6 +155,12 @@ impl CacheCase {
                     .map_err(|e| format!("step {step}, layer {layer}: {e}"))?;
             }
         }
+        if self.first_positions > 0 {
+            return match RowsCopy::take(&session, 0) {
+                Ok(_) => Err("rows of layers with sinks were saved".into()),
+                Err(_) => Ok(()),
+            };
+        }
         // Saved rows are the same bytes on every backend, and a fresh cache continues from them with the same bits.
         let take = |session| RowsCopy::take(session, 0).map_err(|e| e.to_string());
         let rows = take(&session)?;
@@ -172,6 +193,7 @@ impl CacheCase {
             key_dim: self.key_dim,
             value_dim: self.value_dim,
             window,
+            sinks: window.map_or(0, |_| self.first_positions),
         };
         let mut config = CacheConfig::new(400, self.windows.iter().map(layer).collect());
         (config.key_storage, config.value_storage) = self.storage;

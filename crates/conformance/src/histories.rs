@@ -206,6 +206,7 @@ fn config(noise: &mut TestRng, ring: bool, backend: &dyn Backend) -> CacheConfig
         key_dim: DIM,
         value_dim: DIM,
         window,
+        sinks: 0,
     };
     let mut config = CacheConfig::new(48, WINDOWS.map(layer).to_vec());
     let stored: Vec<KvStorage> = KvStorage::ALL
@@ -230,6 +231,15 @@ fn config(noise: &mut TestRng, ring: bool, backend: &dyn Backend) -> CacheConfig
     config
 }
 
+/// In every second history, the first positions stay in layers with a window.
+fn with_sinks(noise: &mut TestRng, mut config: CacheConfig, backend: &dyn Backend) -> CacheConfig {
+    if backend.sees_first_positions() && below(noise, 2) == 0 {
+        let windowed = config.layers.iter_mut().filter(|l| l.window.is_some());
+        windowed.for_each(|layer| layer.sinks = below(noise, 6));
+    }
+    config
+}
+
 fn below(noise: &mut TestRng, n: u32) -> u32 {
     (noise.bits() >> 20) as u32 % n.max(1)
 }
@@ -245,6 +255,7 @@ fn turn(layer: usize, positions: Range<u32>, rows: &mut [u8]) {
 fn contiguous(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring, subject.backend);
+    let config = with_sinks(noise, config, subject.backend);
     let mut twin = subject.twin(&config, make_decode_session)?;
     for _ in 0..12 {
         one_sequence(noise, &mut twin)?;
@@ -305,6 +316,7 @@ fn frozen(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
 fn cells(noise: &mut TestRng, subject: &Subject<'_>) -> Result<(), String> {
     let ring = noise.bits() & 64 == 0;
     let config = config(noise, ring, subject.backend);
+    let config = with_sinks(noise, config, subject.backend);
     pool_history(noise, subject.twin(&config, make_seq_session)?)
 }
 

@@ -30,6 +30,7 @@ fn run(
         key_dim: DIM,
         value_dim: DIM,
         window: None,
+        sinks: 0,
     };
     let config = CacheConfig::uniform(64, 2, layer);
     let made = make_decode_session(backend.id(), &config);

@@ -81,6 +81,7 @@ impl Sizes {
                 key_dim: self.depth,
                 value_dim: self.depth,
                 window: None,
+                sinks: 0,
             },
             LayerConfig::state(self.heads, state),
             LayerConfig::state(self.heads, state),

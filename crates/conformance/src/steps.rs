@@ -114,6 +114,7 @@ fn outputs(
         key_dim: DIM,
         value_dim: DIM,
         window: None,
+        sinks: 0,
     };
     let config = CacheConfig::uniform(200, LAYERS, layer);
     match kind {

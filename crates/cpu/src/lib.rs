@@ -104,6 +104,10 @@ impl Backend for Cpu {
         Some(Arc::new(Cpu { isa: self.isa }))
     }
 
+    fn sees_first_positions(&self) -> bool {
+        true
+    }
+
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
         Ok(Box::new(kv::CpuKv::new(config)?))
     }

@@ -66,6 +66,7 @@ fn layer() -> LayerConfig {
         key_dim: 16,
         value_dim: 16,
         window: None,
+        sinks: 0,
     }
 }
 

@@ -49,6 +49,7 @@ fn last_rows(
         key_dim: DIM,
         value_dim: DIM,
         window,
+        sinks: 0,
     };
     let mut config = CacheConfig::new(LEN as u32, WINDOWS.map(layer).to_vec());
     (config.key_storage, config.value_storage) = (storage, storage);

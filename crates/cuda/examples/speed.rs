@@ -218,6 +218,7 @@ fn measure(cuda: &Cuda, name: &str, mode: RunMode, profile: bool) -> Result<(), 
         key_dim: dim,
         value_dim: dim,
         window: None,
+        sinks: 0,
     };
     let prompts = 4;
     let capacity = (prompts + 1) * (PROMPT + DEPTH) + 2 * BATCH * (DEPTH + 64);

@@ -34,7 +34,7 @@ pub use error::{CudaError, CudaErrorKind, NVRTC_VARIABLE};
 pub use executable::SUPPORT_VARIABLE;
 pub use format::DeviceFormat;
 
-use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError, KvStorage};
+use ::kv::{CacheBuilderRegistry, CacheConfig, KvBytes, KvError, KvErrorKind, KvStorage};
 use backend::{
     Backend, BackendError, BackendErrorKind, CompileOptions, Executable, Footprint,
     FootprintRequest, ReplayWrapper,
@@ -65,6 +65,7 @@ impl Cuda {
         let device = Device::open(0, cubin_folder)?;
         let owner = device.clone();
         let make = move |config: &CacheConfig| -> Result<Box<dyn KvBytes>, KvError> {
+            check_sinks(config)?;
             Ok(Box::new(kv::CudaKv::new(config, &owner)))
         };
         // All opened devices have the one primary context, so the builder of the first serves the others.
@@ -81,6 +82,17 @@ impl Cuda {
     /// Name, architecture and sizes of the device.
     pub fn facts(&self) -> &DeviceFacts {
         &self.device.facts
+    }
+}
+
+/// Returns an error for layers with sinks: a query of the kernels sees one range of positions.
+fn check_sinks(config: &CacheConfig) -> Result<(), KvError> {
+    match config.has_sinks() {
+        true => Err(KvErrorKind::Sinks {
+            operation: "seen by CUDA's kernels",
+        }
+        .into()),
+        false => Ok(()),
     }
 }
 
@@ -110,6 +122,7 @@ impl Backend for Cuda {
     }
 
     fn new_kv(&self, config: &CacheConfig) -> Result<Box<dyn KvBytes>, KvError> {
+        check_sinks(config)?;
         Ok(Box::new(kv::CudaKv::new(config, &self.device)))
     }
 

@@ -282,6 +282,7 @@ mod tests {
             key_dim: 8,
             value_dim: 8,
             window,
+            sinks: 0,
         };
         let config = CacheConfig::new(6000, vec![layer(None), layer(Some(300))]);
         let mut cells = Cells::new(&config);

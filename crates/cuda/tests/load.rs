@@ -60,6 +60,7 @@ fn runnable(cuda: &cuda::Cuda, mode: RunMode) -> Runnable {
         key_dim: DIM,
         value_dim: DIM,
         window: None,
+        sinks: 0,
     };
     let config = CacheConfig::uniform(64 * 400, 1, layer);
     let (_session, bound) = make_seq_session(cuda.id(), &config).unwrap();

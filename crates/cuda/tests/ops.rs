@@ -71,6 +71,7 @@ fn outputs(
         key_dim: WIDTH / 2,
         value_dim: WIDTH / 2,
         window: None,
+        sinks: 0,
     };
     let config = CacheConfig::uniform(512, 1, layer);
     let (_session, bound) = make_seq_session(cuda.id(), &config).unwrap();

@@ -89,6 +89,7 @@ fn one_layer(cuda: &Cuda, graph: &Arc<Graph>, storage: KvStorage) -> Runnable {
         key_dim: DIM,
         value_dim: DIM,
         window: None,
+        sinks: 0,
     };
     let mut config = CacheConfig::uniform(2000, 1, layer);
     (config.key_storage, config.value_storage) = (storage, storage);

@@ -26,6 +26,7 @@ pub(crate) fn caches(graph: &Graph) -> Result<Vec<LayerConfig>, ImportError> {
             key_dim,
             value_dim,
             window: None,
+            sinks: 0,
         };
         let before = caches.insert(cache.id, layer);
         if before.is_some_and(|before| before != layer) {

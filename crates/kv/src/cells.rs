@@ -94,7 +94,7 @@ impl Cells {
         let mut all = vec![space(flat, Retention::All)];
         for (class, window) in classes.windows.iter().enumerate() {
             if let Some((window, ring)) = window.zip(ring) {
-                let slots = ring.slots(window);
+                let slots = window.slots(ring);
                 all.push(space(class, Retention::Ring(RingSize { window, slots })));
             }
         }
@@ -217,13 +217,13 @@ impl Cells {
     fn floor(&self, seq: SeqId) -> u32 {
         let all = &self.spaces[0].sequences[seq as usize];
         let floor = |space: &CellSpace| {
-            let ring = space.ring().filter(|ring| ring.window > 1)?;
+            let ring = space.ring().filter(|ring| ring.window.len > 1)?;
             let kept = &space.sequences[seq as usize];
             let mut held = all.runs.iter().rev().flat_map(|run| run.positions().rev());
             let lost = held.find(|p| kept.count(&(*p..p + 1)) == 0)?;
             // The window of the next token must not reach the evicted position `lost`. The sequence may have holes, so
             // the floor is the first held position from there on.
-            let end = lost + ring.window - 1..u32::MAX;
+            let end = lost + ring.window.len - 1..u32::MAX;
             let last = all.runs.iter().find_map(|run| run.clip(&end));
             Some(last.map_or(end.start, |run| run.position) + 1)
         };
@@ -315,8 +315,8 @@ impl Cells {
             sequence.count(&before) + sequence.count(&(seen.start.max(end)..seen.end))
         };
         for space in self.rings() {
-            let seen = space.seen_before(next);
-            if count(space, &seen) < count(&self.spaces[0], &seen) {
+            let lacks = |seen: &Range<u32>| count(space, seen) < count(&self.spaces[0], seen);
+            if space.seen_before(next).iter().any(lacks) {
                 let floor = self.floor(seq);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }
@@ -352,8 +352,9 @@ impl Cells {
         };
         let rings = self.spaces.iter().zip(&added);
         for each in rings.filter(|(space, _)| space.ring().is_some()) {
-            let seen = each.0.seen_before(next);
-            if held(each, &seen) < held((&self.spaces[0], &added[0]), &seen) {
+            let all = (&self.spaces[0], &added[0]);
+            let lacks = |seen: &Range<u32>| held(each, seen) < held(all, seen);
+            if each.0.seen_before(next).iter().any(lacks) {
                 let floor = self.floor(src);
                 return Err(KvErrorKind::RewindTooFar { to: next, floor }.into());
             }

@@ -1,5 +1,6 @@
 //! The configuration of a cache: the model's facts about each layer and the caller's choices.
 
+use crate::window::LayerWindow;
 use crate::{KvError, KvErrorKind, Side};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -133,6 +134,9 @@ pub struct LayerConfig {
     pub value_dim: usize,
     /// A query sees only the last `window` positions, its own included; `None` sees all.
     pub window: Option<u32>,
+    /// The first positions of a sequence, which queries see besides their window and the cache keeps. 0 without a window. (The attention
+    /// sinks of some models are weights, which no cache knows.)
+    pub sinks: u32,
 }
 
 impl LayerConfig {
@@ -143,7 +147,14 @@ impl LayerConfig {
             key_dim: 0,
             value_dim: elements,
             window: None,
+            sinks: 0,
         }
+    }
+
+    /// The window with its sinks.
+    pub(crate) fn layer_window(&self) -> Option<LayerWindow> {
+        let sinks = self.sinks;
+        self.window.map(|len| LayerWindow { len, sinks })
     }
 
     /// Whether the layer's memory is a state.
@@ -225,6 +236,9 @@ impl CacheConfig {
     /// As [`initial_cells`](CacheConfig::initial_cells): all cells are allocated when the cache is made, and nothing grows.
     pub const ALL_CELLS: u32 = u32::MAX;
 
+    /// As [`initial_cells`](CacheConfig::initial_cells): a small first allocation of a cache that grows.
+    pub const GROWN_CELLS: u32 = 256;
+
     /// `n_layers` equal layers with default storage and growth.
     pub fn uniform(capacity: u32, n_layers: usize, layer: LayerConfig) -> CacheConfig {
         CacheConfig::new(capacity, vec![layer; n_layers])
@@ -238,7 +252,7 @@ impl CacheConfig {
             key_storage: KvStorage::default(),
             value_storage: KvStorage::default(),
             layer_storage: BTreeMap::new(),
-            initial_cells: 256,
+            initial_cells: CacheConfig::GROWN_CELLS,
             ring: None,
             states: StatePolicy::default(),
         }
@@ -247,6 +261,19 @@ impl CacheConfig {
     /// Whether a layer's memory is a state.
     pub fn has_states(&self) -> bool {
         self.layers.iter().any(LayerConfig::is_state)
+    }
+
+    /// Whether layers have sinks.
+    pub fn has_sinks(&self) -> bool {
+        self.layers.iter().any(|layer| layer.sinks > 0)
+    }
+
+    /// Returns an error if layers have sinks, with which rows cannot be this (such as `"saved"`).
+    pub(crate) fn check_no_sinks(&self, operation: &'static str) -> Result<(), KvError> {
+        match self.has_sinks() {
+            true => Err(KvErrorKind::Sinks { operation }.into()),
+            false => Ok(()),
+        }
     }
 
     /// How a side of a layer is stored.
@@ -287,7 +314,11 @@ impl CacheConfig {
                 let sizes = format!("{heads} heads, keys of {key} and values of {value}");
                 return bad(format!("layer {i} has {sizes}"));
             }
+            if layer.sinks > 0 && layer.window.is_none() {
+                return bad(format!("layer {i} has {} sinks and no window", layer.sinks));
+            }
             let ring = self.ring.map_or(0, |ring| ring.slack());
+            let ring = ring.saturating_add(layer.sinks);
             match layer.window {
                 Some(0) => return bad(format!("layer {i} has a window of 0")),
                 Some(window) if window > max || ring > max => {

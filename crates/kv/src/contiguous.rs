@@ -3,6 +3,7 @@
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{StepToken, no_candidates};
+use crate::window::{LayerWindow, seen};
 use crate::{
     Cache, CacheConfig, CacheManager, KvError, KvErrorKind, PrefixCells, Prefixed, Restorable,
     SavedPositions, SeqId, SequenceRows, Step, StepPlan,
@@ -67,20 +68,18 @@ impl Contiguous {
         Ok(())
     }
 
-    fn plan_class(&self, window: Option<u32>, tokens: u32, plan: &mut LayerPlan) {
+    fn plan_class(&self, window: Option<LayerWindow>, tokens: u32, plan: &mut LayerPlan) {
         let end = self.len + tokens;
         plan.visible.clear();
         plan.writes.clear();
         let list = plan.visible.open_list();
         let ring = self.rings.layer_map(window);
-        let first = window.map_or(0, |w| (self.len + 1).saturating_sub(w));
-        ring.runs(first..end)
+        ring.seen_runs(window, self.len, end)
             .for_each(|run| plan.visible.push_run(run));
         plan.writes.extend((self.len..end).map(|p| ring.cell(p)));
         plan.cells = ring.cells(end);
-        for seen in self.len + 1..=end {
-            let first = window.map_or(0, |w| seen.saturating_sub(w));
-            plan.visible.push_query(list, first..seen);
+        for position in self.len..end {
+            plan.visible.push_query(list, seen(window, position));
         }
     }
 }
@@ -91,6 +90,7 @@ impl Prefixed for Contiguous {
     fn after_prefix(config: &CacheConfig, prefix: &PrefixCells) -> Result<Contiguous, KvError> {
         let cache = Contiguous::on(config, prefix);
         cache.classes.check_no_states(Self::KIND)?;
+        cache.classes.check_no_sinks("put after a prefix")?;
         Ok(cache)
     }
 }

@@ -226,6 +226,12 @@ pub enum KvErrorKind {
         /// The kind that the caller needs.
         wanted: &'static str,
     },
+    /// Layers keep the first rows of a sequence besides those of their windows, which the operation does not know.
+    #[error("the rows of layers with sinks cannot be {operation}")]
+    Sinks {
+        /// The operation.
+        operation: &'static str,
+    },
     /// The kind of the cache does not have the operation.
     #[error("a {kind} cache cannot {operation}")]
     Unsupported {

@@ -91,7 +91,7 @@ impl LayerLayout {
 /// use kv::{CacheConfig, LayerConfig, Side, KvStorage};
 ///
 /// // Qwen3-0.6B.
-/// let layer = LayerConfig { kv_heads: 8, key_dim: 128, value_dim: 128, window: None };
+/// let layer = LayerConfig { kv_heads: 8, key_dim: 128, value_dim: 128, window: None, sinks: 0 };
 /// let mut config = CacheConfig::uniform(1024, 28, layer);
 /// (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);
 /// let layout = config.layout(1024, 1);
@@ -180,8 +180,8 @@ impl CacheConfig {
                 capacity: slots,
             };
         }
-        let max_rows_per_sequence = match layer.window.zip(self.ring) {
-            Some((window, ring)) => ring.slots(window).min(self.capacity),
+        let max_rows_per_sequence = match layer.layer_window().zip(self.ring) {
+            Some((window, ring)) => window.slots(ring).min(self.capacity),
             None => self.capacity,
         };
         PoolGrowth {
@@ -238,6 +238,7 @@ mod tests {
             key_dim: 64,
             value_dim: 32,
             window,
+            sinks: 0,
         };
         CacheConfig {
             ring: Some(RingPolicy {

@@ -9,7 +9,7 @@
 //! ```
 //! use kv::{CacheManager, Cache, CacheConfig, Contiguous, LayerConfig, CellRun, Step, StepPlan};
 //!
-//! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+//! let layer = LayerConfig { kv_heads: 2, key_dim: 64, value_dim: 64, window: None, sinks: 0 };
 //! let mut cache = Contiguous::new(&CacheConfig::uniform(8, 1, layer));
 //! let mut plan = StepPlan::default();
 //! cache.plan(&Step::sequence(&[17, 4, 9], 0), &mut plan).unwrap();
@@ -42,6 +42,7 @@ mod step;
 mod sync;
 mod traits;
 mod tree;
+mod window;
 
 pub use cells::{Cells, Compaction, MAX_SEQUENCES};
 pub use config::{CacheConfig, KvStorage, LayerConfig, QuantGroup, RingPolicy, StatePolicy};
@@ -53,7 +54,7 @@ pub use metadata::{CacheFacts, CachePolicy, ModelCacheParams, make_config};
 pub use migration::{MigratedRows, Migration};
 pub use operations::{CacheOperations, MoveRows, OneSequence, ReadRows, WriteRows};
 pub use plan::{AttentionSpans, CellRun, LayerPlan, NO_CELL, QueryView, StateSource, StepPlan};
-pub use policy::{InvalidPolicy, KvPolicy, KvRule, LayerSelection};
+pub use policy::{InvalidPolicy, KvPolicy, KvRule, LayerSelection, StreamRule};
 pub use prefix::{FrozenKv, PrefixCells, Prefixed, SharedPrefix};
 pub use registry::{CacheBuilderRegistry, CacheKey, CacheRegistry, KvBytesBuilder};
 pub use scatter::{ScatterIndex, ScatterStep};

@@ -270,6 +270,7 @@ impl ModelCacheParams {
             key_dim: self.head_dim as usize,
             value_dim: self.head_dim as usize,
             window: None,
+            sinks: 0,
         };
         vec![layer; self.n_layers as usize]
     }
@@ -333,6 +334,7 @@ fn read_constant_methods(file: &Metadata) -> Result<Option<Vec<LayerConfig>>, Kv
         key_dim: dim as usize,
         value_dim: dim as usize,
         window: (window > 0).then_some(window as u32),
+        sinks: 0,
     };
     let layers = heads.iter().zip(dims).zip(windows).map(layer);
     Ok(Some(layers.collect()))

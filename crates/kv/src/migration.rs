@@ -35,6 +35,12 @@ impl<K: CacheManager + Restorable> Migration<K> {
     pub fn of_sequence(from: &dyn CacheManager, empty: &K) -> Result<Migration<K>, KvError> {
         let before = only_sequence(from)?;
         let layers = 0..before.layers();
+        if let Some(layer) = layers.clone().find(|layer| before.has_gap(*layer)) {
+            let reason = format!(
+                "layer {layer} holds the first and the latest rows of a sequence only, which a pool moves to another of the same windows, and nothing else"
+            );
+            return Err(KvErrorKind::Migration(reason).into());
+        }
         let first: Vec<u32> = layers.clone().map(|i| before.first_position(i)).collect();
         let saved = SavedPositions {
             first: &first,
@@ -42,9 +48,9 @@ impl<K: CacheManager + Restorable> Migration<K> {
         };
         let (bookkeeping, after) = empty.plan_restore(0, before.len, saved)?;
         let rows = |layer| {
-            let held = after.first_position(layer)..after.len;
+            let held = after.runs(layer).iter().map(CellRun::positions);
             MigratedRows {
-                from: before.clipped(layer, &held),
+                from: held.flat_map(|held| before.clipped(layer, &held)).collect(),
                 to: after.runs(layer).to_vec(),
                 cells: after.cells(layer),
             }
@@ -146,6 +152,7 @@ mod tests {
             key_dim: 4,
             value_dim: 4,
             window,
+            sinks: 0,
         };
         CacheConfig {
             initial_cells: 4,

@@ -1,6 +1,7 @@
 //! The plan of a step, which the bookkeeping hands to a backend: integers only.
 
 use crate::candidate_tree::{Node, StepTree};
+use crate::window::{LayerWindow, seen};
 use crate::{KvError, KvErrorKind, LayerConfig, Step};
 use std::ops::Range;
 
@@ -71,8 +72,22 @@ pub struct AttentionSpans {
 pub struct QueryView {
     /// The run list.
     pub list: u32,
-    /// The positions of the list that the query sees.
+    /// The latest positions of the list that the query sees.
     pub positions: Range<u32>,
+    /// The query sees the positions below this one too; at most the first of `positions`.
+    pub sinks: u32,
+}
+
+impl QueryView {
+    /// The number of positions that the query sees, if its list has all of them.
+    pub fn len(&self) -> usize {
+        self.positions.len() + self.sinks as usize
+    }
+
+    /// Whether the query sees nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 impl AttentionSpans {
@@ -110,28 +125,31 @@ impl AttentionSpans {
     }
 
     /// Appends the next query.
-    pub(crate) fn push_query(&mut self, list: u32, positions: Range<u32>) {
-        self.queries.push(QueryView { list, positions });
+    pub(crate) fn push_query(&mut self, list: u32, (positions, sinks): (Range<u32>, u32)) {
+        self.queries.push(QueryView {
+            list,
+            positions,
+            sinks,
+        });
     }
 
     /// Appends padding: a query that sees nothing.
     pub(crate) fn push_padding(&mut self) {
-        self.push_query(0, 0..0);
+        self.push_query(0, (0..0, 0));
     }
 
-    /// Copies `other`, with every query narrowed to its last `window` positions.
-    pub(crate) fn narrow_from(&mut self, other: &AttentionSpans, window: u32) {
+    /// Copies `other`, in which no window narrows a query, with every query narrowed to a window.
+    pub(crate) fn narrow_from(&mut self, other: &AttentionSpans, window: Option<LayerWindow>) {
         self.runs.clone_from(&other.runs);
         self.ends.clone_from(&other.ends);
         self.queries.clear();
         self.queries.extend(other.queries.iter().map(|q| {
-            let start = q
-                .positions
-                .start
-                .max(q.positions.end.saturating_sub(window));
+            let narrowed = q.positions.end.checked_sub(1).map(|own| seen(window, own));
+            let (positions, sinks) = narrowed.unwrap_or((0..0, 0));
             QueryView {
                 list: q.list,
-                positions: start..q.positions.end,
+                positions,
+                sinks,
             }
         }));
     }
@@ -154,9 +172,10 @@ impl AttentionSpans {
     /// The runs that query `i` sees.
     pub fn runs(&self, i: usize) -> impl Iterator<Item = CellRun> + '_ {
         let query = &self.queries[i];
-        self.run_list(query.list)
-            .iter()
-            .filter_map(|run| run.clip(&query.positions))
+        let list = self.run_list(query.list).iter();
+        let sinks = 0..query.sinks;
+        let first = list.clone().filter_map(move |run| run.clip(&sinks));
+        first.chain(list.filter_map(|run| run.clip(&query.positions)))
     }
 
     /// Whether query `i` sees `cell`: one element of the dense mask.
@@ -175,9 +194,10 @@ impl AttentionSpans {
         mask
     }
 
-    /// Whether all queries share one list of at most one run, as in plain decode and prefill.
+    /// Whether all queries share one list of at most one run and see one range of it, as in plain decode and prefill.
     pub fn is_single_run(&self) -> bool {
-        self.ends.len() <= 1 && self.runs.len() <= 1
+        let sinks = self.queries.iter().any(|query| query.sinks > 0);
+        self.ends.len() <= 1 && self.runs.len() <= 1 && !sinks
     }
 }
 
@@ -278,12 +298,11 @@ impl StepPlan {
         for (_, (plan, window)) in rows {
             plan.writes.clone_from(&first.writes);
             plan.cells = first.cells;
-            plan.visible
-                .narrow_from(&first.visible, window.unwrap_or(u32::MAX));
+            plan.visible.narrow_from(&first.visible, *window);
         }
         if let Some(window) = *own {
             let full = std::mem::take(&mut first.visible);
-            first.visible.narrow_from(&full, window);
+            first.visible.narrow_from(&full, Some(window));
         }
     }
 }
@@ -293,7 +312,7 @@ impl StepPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LayerClasses {
     /// The window of each class; `None` for the class of states.
-    pub(crate) windows: Vec<Option<u32>>,
+    pub(crate) windows: Vec<Option<LayerWindow>>,
     pub(crate) class_of: Vec<u16>,
     /// The class of the layers with states.
     pub(crate) states: Option<usize>,
@@ -309,11 +328,11 @@ impl LayerClasses {
         for layer in layers {
             let known = match layer.is_state() {
                 true => classes.states,
-                false => classes.rows_with_window(layer.window),
+                false => classes.rows_with_window(layer.layer_window()),
             };
             let class = known.unwrap_or(classes.windows.len());
             if known.is_none() {
-                classes.windows.push(layer.window);
+                classes.windows.push(layer.layer_window());
             }
             if layer.is_state() {
                 classes.states = Some(class);
@@ -324,7 +343,7 @@ impl LayerClasses {
     }
 
     /// The class of the layers that have rows and this window.
-    pub(crate) fn rows_with_window(&self, window: Option<u32>) -> Option<usize> {
+    pub(crate) fn rows_with_window(&self, window: Option<LayerWindow>) -> Option<usize> {
         let mut all = self.windows.iter().enumerate();
         all.position(|(class, other)| *other == window && self.states != Some(class))
     }
@@ -332,6 +351,15 @@ impl LayerClasses {
     /// The first class of layers that have rows.
     pub(crate) fn first_rows(&self) -> Option<usize> {
         (0..self.windows.len()).find(|class| self.states != Some(*class))
+    }
+
+    /// Returns an error if layers have sinks, in a kind of cache that holds none.
+    pub(crate) fn check_no_sinks(&self, operation: &'static str) -> Result<(), KvError> {
+        let mut windows = self.windows.iter().flatten();
+        match windows.any(|window| window.sinks > 0) {
+            true => Err(KvErrorKind::Sinks { operation }.into()),
+            false => Ok(()),
+        }
     }
 
     /// Returns an error if layers have states, in a kind of cache that holds none.

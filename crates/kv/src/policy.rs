@@ -1,24 +1,52 @@
-//! `KvPolicy`: rules for how layers store their keys and values, and how far they look back.
+//! `KvPolicy`: rules for how layers store their keys and values, how far they look back, and for the cache as a whole.
+
+mod text;
 
 use crate::{CacheConfig, KvError, KvErrorKind, KvStorage, Side};
-use std::fmt;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
-/// Rules for the layers of a cache. Layers are counted by their caches, from 0 on. Each property of a layer is set by at most one rule;
-/// what no rule sets stays.
+/// Rules for a cache and its layers. Layers are counted by their caches, from 0 on. Each property of a layer or of the cache is set by
+/// at most one rule; what no rule sets stays.
 ///
-/// As text, rules are separated by semicolons. A rule names layers and what it sets:
+/// As text, rules are separated by semicolons. A rule names layers and what it sets, or it is for the whole cache:
 ///
 /// ```
 /// let policy: kv::KvPolicy = "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11".parse().unwrap();
 /// assert_eq!(policy.rules.len(), 3);
 /// assert_eq!(policy.to_string(), "layers 0-3 f16; others k=q8 v=q4; layers 5,11 window 4096");
+///
+/// let stream: kv::KvPolicy = "stream window 4096; preallocate".parse().unwrap();
+/// assert_eq!(stream.stream, Some(kv::StreamRule { window: 4096, sinks: 4 }));
+/// assert_eq!(stream.to_string(), "stream window 4096 sinks 4; preallocate");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvPolicy {
-    /// The rules, in the order in which they were written.
+    /// The rules for layers, in the order in which they were written.
     pub rules: Vec<KvRule>,
+    /// Whether sequences are streams.
+    pub stream: Option<StreamRule>,
+    /// Whether all keys and values are allocated when the cache is made, instead of growing with the context.
+    pub preallocate: Option<bool>,
+}
+
+/// The rule of streams: a sequence holds its first tokens and its latest ones, and has no end. Tokens between them are dropped in
+/// small steps, and the later ones move to lower positions, so that positions stay below the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRule {
+    /// The most tokens of a sequence that the cache holds.
+    pub window: u32,
+    /// The first tokens of a sequence, which stay.
+    pub sinks: u32,
+}
+
+impl StreamRule {
+    /// The first tokens that stay if a policy does not say how many.
+    pub const DEFAULT_SINKS: u32 = 4;
+
+    /// The tokens that one step drops from a full window: an eighth of those that may be dropped.
+    pub fn step(&self) -> u32 {
+        (self.window.saturating_sub(self.sinks) / 8).max(1)
+    }
 }
 
 /// One rule.
@@ -32,6 +60,8 @@ pub struct KvRule {
     pub values: Option<KvStorage>,
     /// The most positions that a query of theirs sees, its own included. A smaller window of the model stays.
     pub window: Option<u32>,
+    /// The first positions of a sequence that queries of theirs see besides their window, and that stay in the cache.
+    pub sinks: Option<u32>,
 }
 
 /// The layers that a rule is for.
@@ -62,16 +92,23 @@ enum Property {
     Keys,
     Values,
     Window,
+    Sinks,
 }
 
 impl Property {
-    const ALL: [Property; 3] = [Property::Keys, Property::Values, Property::Window];
+    const ALL: [Property; 4] = [
+        Property::Keys,
+        Property::Values,
+        Property::Window,
+        Property::Sinks,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Property::Keys => "the type of the keys",
             Property::Values => "the type of the values",
             Property::Window => "the window",
+            Property::Sinks => "the sinks",
         }
     }
 }
@@ -82,6 +119,7 @@ impl KvRule {
             Property::Keys => self.keys.is_some(),
             Property::Values => self.values.is_some(),
             Property::Window => self.window.is_some(),
+            Property::Sinks => self.sinks.is_some(),
         }
     }
 
@@ -92,102 +130,10 @@ impl KvRule {
             LayerSelection::Layers(all) => all.iter().any(|range| range.contains(&layer)),
         }
     }
-
-    fn parse(text: &str) -> Result<KvRule, String> {
-        let mut rule = KvRule::default();
-        let mut chosen = None;
-        let mut words = text.split_whitespace();
-        while let Some(word) = words.next() {
-            let mut number = |what: &str| {
-                let next = words
-                    .next()
-                    .ok_or_else(|| format!("{what} needs a value"))?;
-                Ok::<&str, String>(next)
-            };
-            match word {
-                "layers" | "layer" | "for" => {
-                    let list = LayerSelection::Layers(ranges(number(word)?)?);
-                    set(&mut chosen, list, "its layers")?;
-                }
-                "others" => set(&mut chosen, LayerSelection::Others, "its layers")?,
-                "window" => {
-                    let text = number("window")?;
-                    let window: Option<u32> = text.parse().ok();
-                    let window = window.filter(|window| (1..1 << 31).contains(window));
-                    let window = window.ok_or(format!("a window of {text:?}"))?;
-                    set(&mut rule.window, window, "the window")?;
-                }
-                _ => match word.split_once('=') {
-                    Some(("k" | "keys", name)) => {
-                        set(&mut rule.keys, storage(name)?, Property::Keys.name())?;
-                    }
-                    Some(("v" | "values", name)) => {
-                        set(&mut rule.values, storage(name)?, Property::Values.name())?;
-                    }
-                    _ => {
-                        let both = storage(word)?;
-                        set(&mut rule.keys, both, Property::Keys.name())?;
-                        set(&mut rule.values, both, Property::Values.name())?;
-                    }
-                },
-            }
-        }
-        rule.layers = chosen.ok_or("it names no layers: layers 0-3,7 or others")?;
-        match Property::ALL.iter().any(|property| rule.sets(*property)) {
-            true => Ok(rule),
-            false => Err("it sets nothing: a storage type, k= and v= types, or a window".into()),
-        }
-    }
-}
-
-/// Sets what is not set yet.
-fn set<T>(place: &mut Option<T>, value: T, what: &str) -> Result<(), String> {
-    match place.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(format!("{what} stands twice")),
-    }
-}
-
-fn storage(name: &str) -> Result<KvStorage, String> {
-    KvStorage::from_name(name).ok_or_else(|| {
-        let names = KvStorage::ALL.map(KvStorage::name).join(", ");
-        format!("{name:?} is neither a storage type ({names}) nor layers, others or window")
-    })
-}
-
-/// Layers such as `0-3,7`.
-fn ranges(text: &str) -> Result<Vec<RangeInclusive<usize>>, String> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let range = first.parse().ok()?..=last.parse().ok()?;
-        (range.start() <= range.end()).then_some(range)
-    };
-    let part =
-        |part: &str| range(part).ok_or_else(|| format!("{part:?} is no layer or range of layers"));
-    text.split(',').map(part).collect()
-}
-
-impl FromStr for KvPolicy {
-    type Err = InvalidPolicy;
-
-    fn from_str(text: &str) -> Result<KvPolicy, InvalidPolicy> {
-        let rules = text.split(';').map(str::trim).enumerate();
-        let rules = rules.filter(|(_, text)| !text.is_empty());
-        let rule = |(i, text): (usize, &str)| {
-            KvRule::parse(text).map_err(|reason| InvalidPolicy {
-                rule: i + 1,
-                text: text.to_owned(),
-                reason,
-            })
-        };
-        Ok(KvPolicy {
-            rules: rules.map(rule).collect::<Result<_, _>>()?,
-        })
-    }
 }
 
 impl KvPolicy {
-    /// Changes the layers of a configuration as the rules say.
+    /// Changes a configuration as the rules say. Streams change no configuration: who feeds the sequences drops their tokens.
     ///
     /// # Errors
     /// `Policy` if a rule names a layer that is not there or has a state instead of rows, or if two rules set the same of a layer.
@@ -208,12 +154,19 @@ impl KvPolicy {
                 return bad(format!("layer {layer} has a state, not keys and values"));
             }
         }
+        if let Some(all) = self.preallocate {
+            config.initial_cells = match all {
+                true => CacheConfig::ALL_CELLS,
+                false => CacheConfig::GROWN_CELLS,
+            };
+        }
         let rows = (0..layers).filter(|layer| !config.layers[*layer].is_state());
         for layer in rows.collect::<Vec<_>>() {
-            let [keys, values, window] = [
+            let [keys, values, window, sinks] = [
                 self.rule(Property::Keys, layer)?,
                 self.rule(Property::Values, layer)?,
                 self.rule(Property::Window, layer)?,
+                self.rule(Property::Sinks, layer)?,
             ];
             let before = [Side::Key, Side::Value].map(|side| config.storage(layer, side));
             let types = [
@@ -226,6 +179,14 @@ impl KvPolicy {
             if let Some(window) = window.and_then(|rule| rule.window) {
                 let own = &mut config.layers[layer].window;
                 *own = Some(own.map_or(window, |own| own.min(window)));
+            }
+            if let Some(sinks) = sinks.and_then(|rule| rule.sinks) {
+                if sinks > 0 && config.layers[layer].window.is_none() {
+                    return bad(format!(
+                        "layer {layer} has sinks and no window: without one, all positions stay"
+                    ));
+                }
+                config.layers[layer].sinks = sinks;
             }
         }
         Ok(())
@@ -254,9 +215,18 @@ impl KvPolicy {
         Ok(None)
     }
 
+    /// The policy without its rule of streams.
+    pub fn without_stream(&self) -> KvPolicy {
+        KvPolicy {
+            stream: None,
+            ..self.clone()
+        }
+    }
+
     /// The policy without its storage types.
     pub fn without_types(&self) -> KvPolicy {
-        let rules = self.rules.iter().filter(|rule| rule.window.is_some());
+        let is_kept = |rule: &&KvRule| rule.window.is_some() || rule.sinks.is_some();
+        let rules = self.rules.iter().filter(is_kept);
         let rules = rules.map(|rule| KvRule {
             keys: None,
             values: None,
@@ -264,56 +234,7 @@ impl KvPolicy {
         });
         KvPolicy {
             rules: rules.collect(),
-        }
-    }
-}
-
-impl fmt::Display for KvPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, rule) in self.rules.iter().enumerate() {
-            let separator = if i == 0 { "" } else { "; " };
-            write!(f, "{separator}{rule}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for LayerSelection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LayerSelection::Layers(all) = self else {
-            return f.write_str("others");
-        };
-        for (i, range) in all.iter().enumerate() {
-            f.write_str(if i == 0 { "" } else { "," })?;
-            match range.start() == range.end() {
-                true => write!(f, "{}", range.start())?,
-                false => write!(f, "{}-{}", range.start(), range.end())?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for KvRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.layers {
-            LayerSelection::Others => f.write_str("others")?,
-            named => write!(f, "layers {named}")?,
-        }
-        match (self.keys, self.values) {
-            (Some(keys), Some(values)) if keys == values => write!(f, " {keys}")?,
-            (keys, values) => {
-                if let Some(keys) = keys {
-                    write!(f, " k={keys}")?;
-                }
-                if let Some(values) = values {
-                    write!(f, " v={values}")?;
-                }
-            }
-        }
-        match self.window {
-            Some(window) => write!(f, " window {window}"),
-            None => Ok(()),
+            ..self.clone()
         }
     }
 }
@@ -329,6 +250,7 @@ mod tests {
             key_dim: 8,
             value_dim: 8,
             window,
+            sinks: 0,
         };
         let mut layers = vec![layer(None); 5];
         layers[2].window = Some(100);
@@ -367,8 +289,64 @@ mod tests {
     }
 
     #[test]
+    fn rules_set_sinks() {
+        let sinks = |text| {
+            let config = applied(text).unwrap();
+            config
+                .layers
+                .iter()
+                .map(|layer| layer.sinks)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(sinks("window 20 sinks 4 for 0-1"), [4, 4, 0, 0, 0, 0]);
+        assert_eq!(
+            sinks("others window 9; sinks 2 for 2; layers 4 sinks 0"),
+            [0, 0, 2, 0, 0, 0]
+        );
+        let kept: KvPolicy = "layers 2 q8 sinks 3; others q4".parse().unwrap();
+        assert_eq!(kept.without_types().to_string(), "layers 2 sinks 3");
+    }
+
+    #[test]
+    fn rules_for_the_whole_cache() {
+        assert_eq!(applied("grow").unwrap(), self::config());
+        let all = applied("preallocate; others f16").unwrap();
+        assert_eq!(all.initial_cells, CacheConfig::ALL_CELLS);
+        assert_eq!(applied("stream window 40 sinks 0").unwrap(), self::config());
+        let policy: KvPolicy = "stream window 4096 sinks 8; window 9 for 0"
+            .parse()
+            .unwrap();
+        assert_eq!(policy.stream.unwrap().step(), 511);
+        assert_eq!(policy.without_types(), policy);
+        assert_eq!(policy.without_stream().to_string(), "layers 0 window 9");
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (text, part) in [
+            ("stream", "a stream needs a window"),
+            ("stream window 0", "a window of \"0\""),
+            (
+                "stream window 4",
+                "4 sinks leave no tokens of a window of 4 to drop",
+            ),
+            ("stream window 40 for 3", "it names no layers"),
+            (
+                "stream window 40; stream window 40",
+                "a stream stands twice",
+            ),
+            (
+                "stream window 40 f16",
+                "\"f16\" is neither window nor sinks",
+            ),
+            ("others stream", "stream is a rule for the whole cache"),
+            ("preallocate 3", "\"3\" is one word too many"),
+            ("grow; preallocate", "the growth of the cache stands twice"),
+            (
+                "layers 0 cells",
+                "a cache has one kind with all of its layers",
+            ),
+            ("kind cells", "a cache has one kind with all of its layers"),
             ("layers 0-7 q8", "no layer 7"),
             ("layers 5 q8", "layer 5 has a state"),
             (
@@ -380,6 +358,13 @@ mod tests {
                 "rules 1 and 2 both set the type of the values",
             ),
             ("layers 1 q9", "\"q9\" is neither"),
+            (
+                "sinks 3 for 2; sinks 4 for 2",
+                "rules 1 and 2 both set the sinks of layer 2",
+            ),
+            ("layers 1 sinks 3", "layer 1 has sinks and no window"),
+            ("layers 2 sinks -1", "\"-1\" sinks"),
+            ("layers 2 sinks 2 sinks 2", "the sinks stands twice"),
             ("q8", "names no layers"),
             (
                 "others f16; layers 2",

@@ -44,6 +44,7 @@ impl PrefixCells {
         len: u32,
         first: &[u32],
     ) -> Result<PrefixCells, KvError> {
+        config.check_no_sinks("put after a prefix")?;
         let bad = |reason: String| Err(KvErrorKind::SavedRows(reason).into());
         if len == 0 || first.len() != config.layers.len() {
             let (found, layers) = (first.len(), config.layers.len());

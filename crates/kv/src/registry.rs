@@ -136,6 +136,7 @@ mod tests {
             key_dim: 2,
             value_dim: 2,
             window: None,
+            sinks: 0,
         };
         let config = CacheConfig::new(4, vec![layer]);
         let refuses = |message: &'static str| {

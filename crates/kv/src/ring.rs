@@ -2,11 +2,13 @@
 
 use crate::plan::LayerClasses;
 use crate::sequence_rows::first_restorable_position;
+use crate::window::{LayerWindow, seen};
 use crate::{CacheConfig, CellRun, KvError, KvErrorKind, PrefixCells, RingPolicy, SequenceRows};
 use std::ops::Range;
 
 /// The state of the rings of one sequence. A ring of `slots` rows stores position `p` in row `p mod slots`; positions
-/// are counted from the end of the shared prefix, if there is one.
+/// are counted from the end of the shared prefix, if there is one. The rows of sinks come before the ring, whose positions are counted
+/// from their end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RingState {
     /// `None` if no layer is a ring.
@@ -23,7 +25,7 @@ pub(crate) struct RingState {
 /// The cells of a shared prefix in the layers with one window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SharedCells {
-    window: Option<u32>,
+    window: Option<LayerWindow>,
     runs: Vec<CellRun>,
     cells: u32,
 }
@@ -36,7 +38,7 @@ impl RingState {
         classes: &LayerClasses,
     ) -> RingState {
         let any = classes.windows.iter().any(Option::is_some);
-        let shared = |(class, window): (usize, &Option<u32>)| {
+        let shared = |(class, window): (usize, &Option<LayerWindow>)| {
             let (runs, cells) = prefix.of_class(classes, class);
             SharedCells {
                 window: *window,
@@ -86,8 +88,8 @@ impl RingState {
 
     /// The shortest length that rings with these windows can be rewound to.
     pub(crate) fn floor(&self, classes: &LayerClasses) -> u32 {
-        let floor = |(window, ring): (u32, RingPolicy)| match self.high_water - self.base
-            <= ring.slots(window)
+        let floor = |(window, ring): (LayerWindow, RingPolicy)| match self.high_water - self.base
+            <= window.slots(ring)
         {
             true => self.base,
             false => self.high_water - ring.slack(),
@@ -97,10 +99,10 @@ impl RingState {
         rings.map(floor).max().unwrap_or(self.base).max(self.base)
     }
 
-    /// The first position that a layer with this window holds.
-    pub(crate) fn first(&self, window: Option<u32>) -> u32 {
+    /// The first position that a layer with this window holds, but for sinks.
+    pub(crate) fn first(&self, window: Option<LayerWindow>) -> u32 {
         let map = self.layer_map(window);
-        match self.high_water - self.base <= map.slots {
+        match self.high_water - self.base <= map.slots.saturating_add(map.sinks) {
             true => map.shared.first().map_or(self.base, |run| run.position),
             false => self.high_water - map.slots,
         }
@@ -111,7 +113,9 @@ impl RingState {
         let mut held = SequenceRows::new(len, classes.class_of.clone());
         for window in &classes.windows {
             let ring = self.layer_map(*window);
-            held.push(ring.runs(self.first(*window)..len), ring.cells(len));
+            let first = self.first(*window);
+            let sinks = ring.runs(0..ring.sinks.min(first).min(len));
+            held.push(sinks.chain(ring.runs(first..len)), ring.cells(len));
         }
         held
     }
@@ -138,8 +142,8 @@ impl RingState {
         self.clear();
         self.mark_written(len);
         for (class, window) in classes.windows.iter().enumerate() {
-            let kept = window.filter(|_| self.max_uncommitted() < u32::MAX);
-            let seen = kept.map_or(0, |w| (len + 1).saturating_sub(w));
+            let kept = window.filter(|w| self.max_uncommitted() < u32::MAX && w.sinks == 0);
+            let seen = kept.map_or(0, |w| w.latest(len).start);
             let layers = classes.class_of.iter().zip(first).enumerate();
             let of_class = layers.filter(|(_, (c, _))| usize::from(**c) == class);
             let first =
@@ -151,18 +155,20 @@ impl RingState {
 
     /// Marks the rows before `first` as lost in layers with this window: raises `high_water` as if later tokens had
     /// overwritten them.
-    fn mark_lost_before(&mut self, first: u32, window: Option<u32>) {
+    fn mark_lost_before(&mut self, first: u32, window: Option<LayerWindow>) {
         if first > 0 {
             self.mark_written(first.saturating_add(self.layer_map(window).slots));
         }
     }
 
     /// The map from positions to cells of a layer with this window.
-    pub(crate) fn layer_map(&self, window: Option<u32>) -> RingMap<'_> {
-        let slots = window.zip(self.policy).map(|(w, ring)| ring.slots(w));
+    pub(crate) fn layer_map(&self, window: Option<LayerWindow>) -> RingMap<'_> {
+        let ring = window.zip(self.policy);
+        let slots = ring.map(|(w, ring)| ring.slots(w.len));
         let shared = self.shared.iter().find(|shared| shared.window == window);
         RingMap {
             slots: slots.unwrap_or(u32::MAX),
+            sinks: ring.map_or(0, |(w, _)| w.sinks),
             base: self.base,
             shared: shared.map_or(&[], |shared| &shared.runs),
             shared_cells: shared.map_or(0, |shared| shared.cells),
@@ -174,7 +180,10 @@ impl RingState {
 /// its cells, which come before the others.
 #[derive(Clone, Copy)]
 pub(crate) struct RingMap<'a> {
+    /// Rows of the ring itself.
     slots: u32,
+    /// Rows before it, which stay.
+    sinks: u32,
     base: u32,
     shared: &'a [CellRun],
     shared_cells: u32,
@@ -183,20 +192,40 @@ pub(crate) struct RingMap<'a> {
 impl<'a> RingMap<'a> {
     /// The cell of a position after the shared prefix.
     pub(crate) fn cell(&self, position: u32) -> u32 {
-        self.shared_cells + (position - self.base) % self.slots
+        let own = position - self.base;
+        let row = match own.checked_sub(self.sinks) {
+            Some(own) => self.sinks + own % self.slots,
+            None => own,
+        };
+        self.shared_cells + row
     }
 
     /// Cells that must exist to store the positions before `end`.
     pub(crate) fn cells(&self, end: u32) -> u32 {
-        self.shared_cells + (end - self.base).min(self.slots)
+        self.shared_cells + (end - self.base).min(self.slots.saturating_add(self.sinks))
     }
 
-    /// The runs of these positions.
+    /// The runs of the positions before `end` that queries from `first` on see.
+    pub(crate) fn seen_runs(
+        self,
+        window: Option<LayerWindow>,
+        first: u32,
+        end: u32,
+    ) -> impl Iterator<Item = CellRun> + 'a {
+        let (latest, sinks) = seen(window, first);
+        self.runs(0..sinks).chain(self.runs(latest.start..end))
+    }
+
+    /// The runs of these positions, which the ring holds.
     pub(crate) fn runs(self, positions: Range<u32>) -> impl Iterator<Item = CellRun> + 'a {
         let mut position = positions.start.max(self.base);
         let (end, seen) = (positions.end, positions.clone());
         let own = std::iter::from_fn(move || {
-            let left = self.slots - (position - self.base) % self.slots;
+            let own = position - self.base;
+            let left = match own.checked_sub(self.sinks) {
+                Some(own) => self.slots - own % self.slots,
+                None => self.sinks - own,
+            };
             let run = CellRun {
                 position,
                 cell: self.cell(position),

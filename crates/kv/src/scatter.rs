@@ -380,7 +380,7 @@ impl CacheManager for ScatterIndex {
                     .for_each(|run| first.visible.push_run(run));
                 list
             });
-            let seen = 0..token.position as u32 + 1;
+            let seen = (0..token.position as u32 + 1, 0);
             first.visible.push_query(list, seen);
         }
         plan.narrow_classes(&self.classes);

@@ -126,6 +126,13 @@ impl SequenceRows {
         first.map_or(self.len, |run| run.position)
     }
 
+    /// Whether a layer lacks rows between those that it holds: it has sinks and has evicted the rows after them.
+    pub(crate) fn has_gap(&self, layer: usize) -> bool {
+        let runs = self.runs(layer);
+        runs.windows(2)
+            .any(|pair| pair[0].positions().end != pair[1].position)
+    }
+
     /// The number of rows that one head of a layer holds.
     pub fn row_count(&self, layer: usize) -> usize {
         self.runs(layer).iter().map(|run| run.len as usize).sum()

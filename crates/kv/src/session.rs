@@ -235,6 +235,7 @@ impl CacheSession<Contiguous> {
     pub fn freeze(&self) -> Result<SharedPrefix, KvError> {
         let mut state = self.entry.try_lock()?;
         let config = state.bytes.config().clone();
+        config.check_no_sinks("frozen into a prefix")?;
         let (contiguous, bytes) = parts::<Contiguous>(&mut state);
         let cells = PrefixCells::frozen(&contiguous.sequence_rows(0)?, &config);
         let frozen = bytes.freeze(&cells.counts())?;
@@ -252,6 +253,7 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
     ) -> Result<R, KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
+        bytes.config().check_no_sinks("saved or shifted")?;
         Ok(read(&cache.sequence_rows(seq)?, bytes))
     }
 
@@ -265,6 +267,7 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
+        bytes.config().check_no_sinks("restored")?;
         let (after, rows) = cache.plan_restore(seq, len, saved)?;
         let written = write(&rows, bytes);
         settle(cache, seq, after, written)
@@ -281,6 +284,7 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
+        bytes.config().check_no_sinks("appended")?;
         let (after, rows) = cache.plan_append(seq, len, first)?;
         let written = write(&rows, bytes);
         settle(cache, seq, after, written)
@@ -303,6 +307,7 @@ impl<K: CacheManager + Restorable> CacheSession<K> {
     ) -> Result<(), KvError> {
         let mut state = self.entry.try_lock()?;
         let (cache, bytes) = parts::<K>(&mut state);
+        bytes.config().check_no_sinks("shifted")?;
         let before = cache.sequence_rows(seq)?;
         let (after, rows) = cache.plan_shift(seq, keep, dropped)?;
         let shift = RowShift::new(keep, dropped, before, rows);

@@ -5,6 +5,7 @@ use crate::contiguous::check_only_sequence;
 use crate::plan::{LayerClasses, LayerPlan};
 use crate::ring::RingState;
 use crate::step::{Role, StepToken};
+use crate::window::{LayerWindow, seen};
 use crate::{
     Cache, CacheConfig, CacheManager, CellRun, GatherPlan, KvError, KvErrorKind, PrefixCells,
     Prefixed, Restorable, SavedPositions, SeqId, SequenceRows, Step, StepPlan, TreeCache,
@@ -116,31 +117,28 @@ impl Tree {
         Ok(())
     }
 
-    fn plan_next(&self, window: Option<u32>, tokens: u32, plan: &mut LayerPlan) {
+    fn plan_next(&self, window: Option<LayerWindow>, tokens: u32, plan: &mut LayerPlan) {
         let ring = self.rings.layer_map(window);
         let end = self.len + tokens;
         plan.cells = ring.cells(end);
-        let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
         let list = plan.visible.open_list();
-        ring.runs(first(self.len)..end)
+        ring.seen_runs(window, self.len, end)
             .for_each(|run| plan.visible.push_run(run));
         for position in self.len..end {
-            let seen = first(position)..position + 1;
-            plan.visible.push_query(list, seen);
+            plan.visible.push_query(list, seen(window, position));
             plan.writes.push(ring.cell(position));
         }
     }
 
     fn plan_candidates(
         &self,
-        window: Option<u32>,
+        window: Option<LayerWindow>,
         nodes: &[Node],
         plan: &mut LayerPlan,
         chain: &mut Vec<u64>,
     ) {
         let ring = self.rings.layer_map(window);
         plan.cells = ring.cells(self.len + nodes.len() as u32);
-        let first = |position: u32| window.map_or(0, |w| (position + 1).saturating_sub(w));
         for node in self.computed..nodes.len() as u32 {
             chain.clear();
             let mut at = Some(node);
@@ -149,7 +147,7 @@ impl Tree {
                 at = nodes[ancestor as usize].parent;
             }
             let list = plan.visible.open_list();
-            ring.runs(first(self.len)..self.len)
+            ring.seen_runs(window, self.len, self.len)
                 .for_each(|run| plan.visible.push_run(run));
             for (position, ancestor) in (self.len..).zip(chain.iter().rev()) {
                 let cell = ring.cell(self.len + *ancestor as u32);
@@ -161,7 +159,7 @@ impl Tree {
                 });
             }
             let position = self.len + nodes[node as usize].depth;
-            plan.visible.push_query(list, first(position)..position + 1);
+            plan.visible.push_query(list, seen(window, position));
             plan.writes.push(ring.cell(self.len + node));
         }
     }
@@ -327,6 +325,7 @@ impl CacheManager for Tree {
 
     fn plan(&self, step: &Step, plan: &mut StepPlan) -> Result<(), KvError> {
         self.classes.check_no_states("tree")?;
+        self.classes.check_no_sinks("held by a tree cache")?;
         let tokens = step.real()?;
         let mut nodes = std::mem::take(&mut plan.nodes);
         let checked = match has_candidates(tokens) {

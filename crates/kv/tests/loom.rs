@@ -58,6 +58,7 @@ fn session(registry: &CacheRegistry) -> (CacheSession<Contiguous>, CacheKey) {
         key_dim: 4,
         value_dim: 4,
         window: None,
+        sinks: 0,
     };
     let config = CacheConfig::uniform(8, 1, layer);
     let bookkeeping = Box::new(Contiguous::new(&config));

@@ -169,6 +169,7 @@ fn config(ring: bool) -> CacheConfig {
         key_dim: 4,
         value_dim: 4,
         window,
+        sinks: 0,
     };
     let mut config = CacheConfig::new(32, vec![layer(None), layer(Some(4))]);
     (config.key_storage, config.value_storage) = (KvStorage::F32, KvStorage::F32);

@@ -131,7 +131,7 @@ pub mod cache {
         StepToken, Tree, TreeCache, make_decode_session, make_prefixed_session,
         make_scatter_session, make_seq_session, make_session_after, make_tree_session,
     };
-    pub use ::kv::{InvalidPolicy, KvPolicy, KvRule, LayerSelection};
+    pub use ::kv::{InvalidPolicy, KvPolicy, KvRule, LayerSelection, StreamRule};
     pub use ::runtime::{
         MigrationDistance, MigrationOptions, MigrationReport, TuneOptions, TunedKv, TunedPoint,
         policy_text, read_policy, tune_kv,

@@ -4,7 +4,7 @@ mod common;
 
 use common::named_by;
 use kvark::backend::{CompileOptions, ExecutorKind};
-use kvark::cache::{KvStorage, QuantGroup};
+use kvark::cache::{KvStorage, QuantGroup, read_policy};
 use kvark::generate::{FinishReason, GenerateOptions, Sampler, SamplerOptions};
 use kvark::text::EncodeOptions;
 use kvark::{Cpu, Model, Runner, RunnerOptions};
@@ -280,4 +280,38 @@ fn a_text_stays_sane_past_its_context() {
     let last = &score.logprob[score.logprob.len() - 300..];
     let mean = -last.iter().sum::<f64>() / last.len() as f64;
     assert!(mean < 4.0, "mean -log p {mean}: {}", generated.text);
+}
+
+/// A stream of 800 tokens in a window of 256 beside windows whose tokens are all computed again.
+#[test]
+fn a_stream_is_as_likely_as_recomputed_windows() {
+    let Some(model) = &*MODEL else { return };
+    let prose = include_str!("../../../xtask/peers/prose.txt");
+    let text = encode(model, prose);
+    let text = &text[..800];
+    let runner_options = |policy: &str, storage: KvStorage| RunnerOptions {
+        context: Some(256),
+        max_step_tokens: 64,
+        max_logit_rows: 64,
+        key_storage: storage,
+        value_storage: storage,
+        kv_policy: read_policy(policy).unwrap(),
+        ..RunnerOptions::default()
+    };
+    let mut windows = runner(model, runner_options("", KvStorage::F16));
+    let windows = windows.score_windows(text, 128, None, |_| true).unwrap();
+    for (storage, bound) in [
+        (KvStorage::F16, 1.03),
+        (KvStorage::Q8(QuantGroup::G32), 1.03),
+    ] {
+        let options = runner_options("stream window 256 sinks 4", storage);
+        let mut stream = runner(model, options);
+        stream.score(&text[..300], |_| true).unwrap();
+        let bytes = stream.memory().unwrap().kv;
+        stream.rewind(0).unwrap();
+        let score = stream.score(text, |_| true).unwrap();
+        assert_eq!(stream.memory().unwrap().kv, bytes);
+        let ratio = score.nll() / windows.nll();
+        assert!(ratio < bound, "{storage}: {ratio}");
+    }
 }

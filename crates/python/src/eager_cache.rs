@@ -64,6 +64,7 @@ impl EagerCache {
             key_dim,
             value_dim,
             window,
+            sinks: 0,
         };
         let layers = layers.into_iter().map(layer).collect();
         let mut config = CacheConfig::new(capacity, layers);

@@ -20,7 +20,7 @@ use crate::memory::{CacheKind, MemoryPlan, MemoryUsage};
 use crate::options::{RunnerOptions, StepSize};
 use crate::prefix::PromptPrefix;
 use crate::speculative::FeatureRows;
-use crate::{Model, RuntimeError};
+use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, NodeProfile, RunMode};
 use candidates::Candidates;
 use kv::{
@@ -186,15 +186,16 @@ impl BatchRunner {
             states.resize_with(states.len().max(seq + 1), SequenceState::default);
             states[seq].tokens = prefix.tokens().to_vec();
         }
-        Ok(BatchRunner {
-            decoder: Decoder::load(
-                model,
-                backend,
-                options,
-                step,
-                (sequences, 1 + candidates),
-                cache.entry(),
-            )?,
+        let decoder = Decoder::load(
+            model,
+            backend,
+            options,
+            step,
+            (sequences, 1 + candidates),
+            cache.entry(),
+        )?;
+        let mut runner = BatchRunner {
+            decoder,
             cache,
             states,
             next: Vec::new(),
@@ -204,7 +205,19 @@ impl BatchRunner {
             planned_bytes: 0,
             max_runs: MIN_COMPACTED_RUNS,
             steps: 0,
-        })
+        };
+        if let Some(stream) = options.kv_policy.stream {
+            let cells = matches!(kind, CacheKind::Cells { .. });
+            if options.prefix.is_some() && !cells {
+                let reason = format!(
+                    "a stream after a frozen prefix needs a cache of cells, not a {} one",
+                    runner.cache_kind()
+                );
+                return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+            }
+            runner.enable_stream(stream.sinks as usize)?;
+        }
+        Ok(runner)
     }
 
     /// The run mode of steps: the one of the options, or the mode that the backend supports instead.

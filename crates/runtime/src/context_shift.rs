@@ -1,9 +1,9 @@
-//! Context shifts: a full context keeps its first tokens and drops the older half of the others.
+//! Context shifts: a full context keeps its first tokens and drops the older half of the others, or a small part of them in a stream.
 
 use crate::RuntimeError;
 use backend::KeyRotations;
 use graph::Graph;
-use kv::{CacheOperations, SeqId};
+use kv::{CacheConfig, CacheOperations, SeqId, StreamRule};
 
 /// A context shift: the tokens that were dropped from a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,16 @@ impl ContextShift {
 pub(crate) struct ContextShifter {
     rotations: KeyRotations,
     keep: usize,
+    /// Set if sequences are streams.
+    stream: Option<Stream>,
+}
+
+/// The sizes of a stream in tokens.
+#[derive(Clone, Copy)]
+struct Stream {
+    window: usize,
+    /// Tokens that one shift drops.
+    step: usize,
 }
 
 impl ContextShifter {
@@ -43,11 +53,54 @@ impl ContextShifter {
         keep: usize,
     ) -> Result<ContextShifter, RuntimeError> {
         let rotations = KeyRotations::from_graph(graph, layers)?;
-        Ok(ContextShifter { rotations, keep })
+        Ok(ContextShifter {
+            rotations,
+            keep,
+            stream: None,
+        })
     }
 
-    /// Drops the older half of the tokens after those to keep, of a sequence of `len` tokens, or fewer if ring layers
-    /// would lose rows of their window. Returns `None` if nothing can be dropped.
+    /// A shifter of streams. The tokens that stay are the sinks of the rule.
+    ///
+    /// # Errors
+    /// `Backend` if the keys of the model cannot be moved to other positions.
+    pub(crate) fn of_stream(
+        graph: &Graph,
+        config: &CacheConfig,
+        rule: StreamRule,
+    ) -> Result<ContextShifter, RuntimeError> {
+        // A layer with a shorter window must still hold all of it after a shift, whatever the slack of its ring.
+        let windows = config.layers.iter().filter_map(|layer| layer.window);
+        let shorter = windows.filter(|window| *window < rule.window);
+        let most = shorter.map(|window| {
+            (rule.window + 1)
+                .saturating_sub(window)
+                .saturating_sub(rule.sinks)
+                .max(1)
+        });
+        let step = most.fold(rule.step(), u32::min);
+        Ok(ContextShifter {
+            rotations: KeyRotations::from_graph(graph, config.layers.len())?,
+            keep: rule.sinks as usize,
+            stream: Some(Stream {
+                window: rule.window as usize,
+                step: step as usize,
+            }),
+        })
+    }
+
+    /// The first tokens of a sequence, which stay.
+    pub(crate) fn keep(&self) -> usize {
+        self.keep
+    }
+
+    /// The most tokens of a sequence, if sequences are streams.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.stream.map(|stream| stream.window)
+    }
+
+    /// Drops the older half of the tokens after those to keep, of a sequence of `len` tokens, or one step of a stream; fewer if ring
+    /// layers would lose rows of their window. Returns `None` if nothing can be dropped.
     pub(crate) fn shift(
         &self,
         cache: &dyn CacheOperations,
@@ -55,8 +108,11 @@ impl ContextShifter {
         len: usize,
     ) -> Result<Option<ContextShift>, RuntimeError> {
         let keep = self.keep.min(len);
-        let half = (len - keep).div_ceil(2);
-        let dropped = half.min(cache.max_shift(seq, keep as u32)? as usize);
+        let wanted = match self.stream {
+            Some(stream) => stream.step.min(len - keep),
+            None => (len - keep).div_ceil(2),
+        };
+        let dropped = wanted.min(cache.max_shift(seq, keep as u32)? as usize);
         if dropped == 0 {
             return Ok(None);
         }

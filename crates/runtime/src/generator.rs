@@ -136,7 +136,7 @@ impl<'r, 's> Generator<'r, 's> {
         if let Some(mut counts) = plan(self.runner, &mut running)? {
             let sequences: Vec<SeqId> = running.iter().map(|s| s.seq).collect();
             let mut step = DecodeStep {
-                context: self.runner.capacity()?,
+                context: self.runner.sequence_limit()?,
                 runner: self.runner,
                 tokenizer: self.model.tokenizer().ok(),
                 masks: &state.masks,
@@ -198,10 +198,11 @@ fn plan(
             *count = 1;
             continue;
         }
+        let room = runner.stream_room(sequence.seq)?;
         let handle = runner.sequence(sequence.seq);
         handle.check(sequence.remaining())?;
         let rows = usize::from(handle.is_pending()) + sequence.remaining().len();
-        *count = rows.min(budget.div_ceil(prompts));
+        *count = rows.min(budget.div_ceil(prompts)).min(room);
         budget -= *count;
         prompts -= 1;
     }

@@ -44,8 +44,12 @@ impl CacheKind {
         }
     }
 
-    /// Returns an error if the kind cannot hold the states of a model's recurrent layers.
+    /// Returns an error if the kind cannot hold the states of a model's recurrent layers, or the first rows of layers with sinks.
     fn check(self, cache: &CacheConfig) -> Result<(), RuntimeError> {
+        if self == CacheKind::Tree && cache.has_sinks() {
+            let reason = "a tree cache holds no layers with sinks: use cells".to_owned();
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
         let kind = match self {
             CacheKind::Contiguous => "contiguous",
             CacheKind::Tree => "tree",
@@ -303,6 +307,10 @@ impl MemoryPlan {
                 "keys and values cannot be stored as {storage} on this device ({})",
                 backend.id()
             );
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
+        if cache.has_sinks() && !backend.sees_first_positions() {
+            let reason = format!("layers cannot have sinks on this device ({})", backend.id());
             return Err(RuntimeErrorKind::InvalidOptions(reason).into());
         }
         let step = StepSize::new(facts, options, cache.capacity);

@@ -18,12 +18,12 @@ pub struct RunnerOptions {
     pub key_storage: KvStorage,
     /// The storage type of values.
     pub value_storage: KvStorage,
-    /// How single layers store their keys and values, and how far they look back.
+    /// How single layers store their keys and values, how far they look back, and whether sequences are streams.
     pub kv_policy: KvPolicy,
     /// Use rings in sliding-window layers: they keep only the rows of their window, plus the rows that one step or a
     /// rewind of the same length needs.
     pub ring_layers: bool,
-    /// Allocate all keys and values before the first token, as one region, instead of growing with the context. Growth
+    /// Unless the policy says otherwise, allocate all keys and values before the first token, as one region, instead of growing with the context. Growth
     /// copies the rows that are there, which delays a step.
     pub preallocate: bool,
     /// The number of logit rows per step that memory is reserved for. A step that wants more rows allocates more.
@@ -41,6 +41,14 @@ pub struct RunnerOptions {
     pub memory: MemoryLimit,
     /// Threads and executor.
     pub compile: CompileOptions,
+}
+
+impl RunnerOptions {
+    /// The maximum number of tokens in the context: the caller's choice, the window of a stream, or the model's own.
+    pub fn context_of(&self, facts: &ModelFacts) -> usize {
+        let window = self.kv_policy.stream.map(|stream| stream.window as usize);
+        self.context.or(window).unwrap_or(facts.context_length)
+    }
 }
 
 impl Default for RunnerOptions {
@@ -113,13 +121,22 @@ pub(crate) fn cache_config(
     facts: &ModelFacts,
     options: &RunnerOptions,
 ) -> Result<CacheConfig, RuntimeError> {
-    let context = options.context.unwrap_or(facts.context_length);
+    let context = options.context_of(facts);
     let capacity = u32::try_from(context)
         .ok()
         .filter(|c| *c > 0 && *c <= i32::MAX as u32);
     let capacity = capacity.ok_or_else(|| {
         RuntimeErrorKind::InvalidOptions(format!("a context of {context} tokens is not possible"))
     })?;
+    if let Some(stream) = options.kv_policy.stream
+        && stream.window > capacity
+    {
+        let reason = format!(
+            "a stream's window of {} tokens does not fit a context of {context}",
+            stream.window
+        );
+        return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+    }
     if let Some(rows) = facts.context_limit.filter(|rows| context > *rows) {
         let reason = format!(
             "a context of {context} tokens is not possible: the model's buffers and tables have {rows} rows"

@@ -16,6 +16,14 @@ use std::path::Path;
 /// keys = "q8"
 /// values = "q4"
 /// window = 4096
+/// sinks = 4
+/// ```
+///
+/// Rules for the whole cache are keys of their own, which stand before the tables of rules:
+///
+/// ```toml
+/// stream = { window = 4096, sinks = 4 }
+/// preallocate = true
 /// ```
 ///
 /// # Errors
@@ -33,6 +41,12 @@ pub fn read_policy(text: &str) -> Result<KvPolicy, RuntimeError> {
 
 /// The file that [`read_policy`] reads as this policy.
 pub fn policy_text(policy: &KvPolicy) -> String {
+    let mut whole = String::new();
+    whole.extend(policy.stream.map(|stream| {
+        let kv::StreamRule { window, sinks } = stream;
+        format!("stream = {{ window = {window}, sinks = {sinks} }}\n")
+    }));
+    whole.extend((policy.preallocate).map(|all| format!("preallocate = {all}\n")));
     let rules = policy.rules.iter().map(|rule| {
         let layers = match &rule.layers {
             kv::LayerSelection::Others => "others".to_owned(),
@@ -42,10 +56,17 @@ pub fn policy_text(policy: &KvPolicy) -> String {
         for (key, storage) in [("keys", rule.keys), ("values", rule.values)] {
             text.extend(storage.map(|storage| format!("{key} = \"{storage}\"\n")));
         }
-        text.extend(rule.window.map(|window| format!("window = {window}\n")));
+        for (key, number) in [("window", rule.window), ("sinks", rule.sinks)] {
+            text.extend(number.map(|number| format!("{key} = {number}\n")));
+        }
         text
     });
-    rules.collect::<Vec<_>>().join("\n")
+    let whole = Some(whole).filter(|whole| !whole.is_empty());
+    whole
+        .into_iter()
+        .chain(rules)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn of_toml(content: &str) -> Result<KvPolicy, String> {
@@ -53,12 +74,30 @@ fn of_toml(content: &str) -> Result<KvPolicy, String> {
         // The message has the lines of the file in it.
         error.to_string().trim().to_owned()
     })?;
-    if let Some(key) = table.keys().find(|key| *key != "rules") {
-        return Err(format!("{key:?} is not known; a policy has [[rules]]"));
-    }
-    let rules = table.get("rules").and_then(toml::Value::as_array);
-    let rules = rules.ok_or("a policy has [[rules]]")?;
     let mut lines = vec![];
+    let mut rules = &vec![];
+    for (key, value) in &table {
+        match (&**key, value) {
+            ("rules", toml::Value::Array(all)) => rules = all,
+            ("preallocate", toml::Value::Boolean(all)) => {
+                lines.push(if *all { "preallocate" } else { "grow" }.to_owned());
+            }
+            ("stream", toml::Value::Table(stream)) => {
+                let words = stream.iter().map(|(key, value)| format!(" {key} {value}"));
+                lines.push(format!("stream{}", words.collect::<String>()));
+            }
+            ("rules" | "preallocate" | "stream", other) => {
+                return Err(format!(
+                    "{key} is {other}; a policy has [[rules]], stream = {{ window = N }} and preallocate = true"
+                ));
+            }
+            _ => {
+                return Err(format!(
+                    "{key:?} is not known; a policy has [[rules]], stream and preallocate"
+                ));
+            }
+        }
+    }
     for (i, rule) in rules.iter().enumerate() {
         let rule = rule.as_table().ok_or("a policy has [[rules]]")?;
         let mut words = vec![];
@@ -70,12 +109,12 @@ fn of_toml(content: &str) -> Result<KvPolicy, String> {
             };
             words.push(match key.as_str() {
                 "layers" if value == "others" => value,
-                "layers" | "window" => format!("{key} {value}"),
+                "layers" | "window" | "sinks" => format!("{key} {value}"),
                 "type" => value,
                 "keys" | "values" => format!("{key}={value}"),
                 _ => {
                     return Err(format!(
-                        "rule {}: {key:?} is none of layers, type, keys, values and window",
+                        "rule {}: {key:?} is none of layers, type, keys, values, window and sinks",
                         i + 1
                     ));
                 }
@@ -93,16 +132,27 @@ mod tests {
 
     #[test]
     fn a_file_is_the_policy_that_it_was_written_from() {
-        let line = "layers 0-3,9 k=f32; others q8 window 64; layers 5 v=q4";
-        let policy: KvPolicy = line.parse().unwrap();
-        assert_eq!(of_toml(&policy_text(&policy)), Ok(policy.clone()));
-        assert_eq!(read_policy(line).unwrap(), policy);
+        for line in [
+            "layers 0-3,9 k=f32; others q8 window 64 sinks 4; layers 5 v=q4",
+            "stream window 64 sinks 0; grow",
+            "others q8; stream window 64; preallocate",
+        ] {
+            let policy: KvPolicy = line.parse().unwrap();
+            assert_eq!(of_toml(&policy_text(&policy)), Ok(policy.clone()));
+            assert_eq!(read_policy(line).unwrap(), policy);
+        }
     }
 
     #[test]
     fn a_wrong_file_is_explained() {
         for (content, part) in [
             ("rules = 4", "a policy has [[rules]]"),
+            ("stream = 4", "stream is 4; a policy has"),
+            (
+                "stream = { window = 4, width = 3 }",
+                "\"width\" is neither window nor sinks",
+            ),
+            ("kind = \"cells\"", "\"kind\" is not known"),
             (
                 "[[rules]]\nlayers = \"1\"\nsize = 3",
                 "rule 1: \"size\" is none of",

@@ -25,6 +25,12 @@ impl Score {
         -self.logprob.iter().sum::<f64>() / self.logprob.len().max(1) as f64
     }
 
+    /// The mean negative log-probability of each `tokens` predicted tokens, one after the other; the last part may be shorter.
+    pub fn segments(&self, tokens: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
+        let mean = |part: &[f64]| (part.len(), -part.iter().sum::<f64>() / part.len() as f64);
+        self.logprob.chunks(tokens.max(1)).map(mean)
+    }
+
     /// The perplexity: `e` to the power of the mean negative log-probability.
     pub fn perplexity(&self) -> f64 {
         self.nll().exp()
@@ -59,7 +65,7 @@ impl LogSoftmax {
 }
 
 impl Runner {
-    /// Appends a sequence to the context and scores it. `progress` receives the number of tokens done and returns false
+    /// Appends a sequence to the context and scores it; in a stream, which drops its older tokens, of any length. `progress` receives the number of tokens done and returns false
     /// to cancel; the score then covers only the tokens done.
     ///
     /// # Errors
@@ -103,6 +109,10 @@ impl Runner {
         bos: Option<u32>,
         mut progress: impl FnMut(usize) -> bool,
     ) -> Result<Score, RuntimeError> {
+        if self.stream_window().is_some() {
+            let reason = "a stream is scored without windows: it needs no stride".to_owned();
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
         let context = self.capacity()?;
         if !(1..context).contains(&stride) {
             return Err(RuntimeErrorKind::InvalidOptions(format!(

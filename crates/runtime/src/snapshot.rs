@@ -499,6 +499,7 @@ impl LayerRecord {
             key_dim: small(key_dim)?,
             value_dim: small(value_dim)?,
             window: (window > 0).then_some(window),
+            sinks: 0,
         };
         let rows = match facts.is_state() {
             true => states,

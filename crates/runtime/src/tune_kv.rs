@@ -195,7 +195,10 @@ impl Tuner<'_> {
     fn policy(&self, types: &Types) -> KvPolicy {
         let mut policy = policy_of(types);
         policy.rules.extend(self.windows.rules.iter().cloned());
-        policy
+        KvPolicy {
+            rules: policy.rules,
+            ..self.windows.clone()
+        }
     }
 
     /// Bytes of keys and values of a full context.
@@ -271,5 +274,6 @@ fn policy_of(types: &Types) -> KvPolicy {
     });
     KvPolicy {
         rules: rules.collect(),
+        ..KvPolicy::default()
     }
 }

@@ -240,7 +240,7 @@ impl ModelRegistry {
         draft: Option<&DraftSource>,
         counters: &Arc<Counters>,
     ) -> Result<Engine, RuntimeError> {
-        let context = self.runner.context.unwrap_or(model.facts().context_length);
+        let context = self.runner.context_of(model.facts());
         let file = self.prefix_file.as_ref();
         let prefix = file.map(|file| file.shared(model, &*self.backend, &self.runner));
         let prefix = prefix.transpose()?;

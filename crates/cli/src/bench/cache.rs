@@ -48,6 +48,7 @@ fn filled(n: u32, tokens_each: u32) -> Result<Cells> {
         key_dim: 1,
         value_dim: 1,
         window: None,
+        sinks: 0,
     };
     let mut cells = Cells::new(&CacheConfig::uniform(CELLS, 1, layer));
     let mut plan = StepPlan::default();

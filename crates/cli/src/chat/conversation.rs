@@ -159,15 +159,12 @@ impl<'a> Conversation<'a> {
         self.speculator.as_ref().map(Speculator::stats)
     }
 
-    /// Enables context shifts if `--context-shift` was given.
+    /// Enables context shifts if `--context-shift` was given or branches are streams.
     pub(super) fn enable_context_shift(&mut self, shift: &ShiftArgs) -> Result<()> {
         let branch = &self.branches[self.current];
         let preamble = &branch.messages[..branch.preamble];
-        let capacity = self.cells.capacity()?;
-        self.keep = shift.keep(capacity, Some((self.conversations, preamble)))?;
-        if let Some(keep) = self.keep {
-            self.cells.enable_context_shift(keep)?;
-        }
+        let preamble = Some((self.conversations, preamble));
+        self.keep = shift.enable(&mut self.cells, preamble)?;
         Ok(())
     }
 
@@ -509,7 +506,9 @@ impl<'a> Conversation<'a> {
         let mut new = tokens.split_off(known);
         let seq = branch.id;
         self.cells.rewind(seq, known)?;
-        while !self.cells.can_extend(new.len())? {
+        // A stream makes room while it is fed.
+        let is_stream = self.cells.stream_window().is_some();
+        while !is_stream && !self.cells.can_extend(new.len())? {
             if !self.make_room(&mut new)? {
                 let room = self.cells.capacity()? - self.cells.cells_used()?;
                 return Ok(Reply::NoRoom {

@@ -1,7 +1,7 @@
 //! The plan as a summary and as JSON.
 
 use crate::output;
-use kvark::cache::{KvStorage, LayerLayout, Side, SideLayout};
+use kvark::cache::{KvStorage, LayerConfig, LayerLayout, Side, SideLayout};
 use kvark::memory::{ArenaBuffer, MemoryPlan, WeightSection};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -55,6 +55,15 @@ pub(super) fn kv_types(plan: &MemoryPlan) -> String {
     }
 }
 
+/// How many layers have sinks.
+fn kv_sinks(plan: &MemoryPlan) -> String {
+    let layers = plan.cache.layers.iter();
+    match layers.filter(|layer| layer.sinks > 0).count() {
+        0 => String::new(),
+        layers => format!(", sinks in {layers} layers"),
+    }
+}
+
 /// The parts of a plan that add up to its total, with a description of each.
 pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
     let sections = plan.weights.len();
@@ -81,7 +90,12 @@ pub(super) fn parts(plan: &MemoryPlan) -> Vec<(&'static str, usize, String)> {
             plan.kv_bytes() - state_bytes,
             match kv_shapes(plan).is_empty() {
                 true => "no cache".to_owned(),
-                false => format!("{} {}", kv_shape_text(plan), kv_types(plan)),
+                false => format!(
+                    "{} {}{}",
+                    kv_shape_text(plan),
+                    kv_types(plan),
+                    kv_sinks(plan)
+                ),
             },
         ),
         (
@@ -176,10 +190,11 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
             "row_bytes": side.row_bytes(),
         })
     };
-    let layer = |layer: &LayerLayout| {
+    let layer = |(layer, config): (&LayerLayout, &LayerConfig)| {
         json!({
             "bytes": layer.bytes(),
             "window": layer.window,
+            "sinks": config.sinks,
             "rows": layer.keys.rows,
             "keys": side(&layer.keys),
             "values": side(&layer.values),
@@ -226,7 +241,7 @@ pub(super) fn json(name: &str, plan: &MemoryPlan) -> Value {
             "shapes": shapes,
             "key_type": plan.cache.key_storage.name(),
             "value_type": plan.cache.value_storage.name(),
-            "layers": plan.kv.layers.iter().map(layer).collect::<Vec<_>>(),
+            "layers": plan.kv.layers.iter().zip(&plan.cache.layers).map(layer).collect::<Vec<_>>(),
             "states": { "bytes": states.0, "count": states.1 },
         },
         "arena": {

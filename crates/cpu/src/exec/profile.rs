@@ -84,7 +84,7 @@ impl WorkEstimate {
         storage: [KvStorage; 2],
     ) -> WorkEstimate {
         let queries = plan.visible.queries().iter();
-        let seen = queries.map(|query| query.positions.len() as u64);
+        let seen = queries.map(|query| query.len() as u64);
         let (all, most) = seen.fold((0, 0), |(all, most), n| (all + n, n.max(most)));
         let dims = (attend.key_dim + attend.value_dim) as u64;
         let [keys, values] = storage;

@@ -90,6 +90,7 @@ fn given_caches(spec: &TransformerSpec) -> Result<Vec<kv::LayerConfig>, ImportEr
             key_dim,
             value_dim,
             window,
+            sinks: 0,
         };
         let known = caches[cache].get_or_insert(config);
         if *known != config {

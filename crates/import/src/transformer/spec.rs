@@ -78,6 +78,7 @@ impl TransformerSpec {
                 key_dim: attention.key_dim,
                 value_dim: attention.value_dim,
                 window: attention.window,
+                sinks: 0,
             }],
             Mixer::Attention(_) | Mixer::Nothing => vec![],
             Mixer::ShortConv { taps } => vec![conv_state(*taps, self.hidden_size)],

@@ -111,6 +111,7 @@ fn facts_come_from_the_archive() {
         key_dim: 8,
         value_dim: 8,
         window: Some(4),
+        sinks: 0,
     };
     let flat = LayerConfig {
         window: None,

@@ -174,8 +174,7 @@ impl StepTree {
                 at = nodes[node as usize].parent;
             }
             let list = visible.open_list();
-            let seen = space.seen_before(self.tree.base);
-            let runs = sequence.runs.iter().filter_map(|run| run.clip(&seen));
+            let runs = space.seen_runs(self.seq, self.tree.base);
             runs.for_each(|run| visible.push_run(run));
             for (position, &node) in (self.tree.base..).zip(chain.iter().rev()) {
                 let (cell, len) = (cell_of(node), 1);

@@ -11,6 +11,7 @@ impl Prefixed for Cells {
     const KIND: &'static str = "cells";
 
     fn after_prefix(config: &CacheConfig, prefix: &PrefixCells) -> Result<Cells, KvError> {
+        config.check_no_sinks("put after a prefix")?;
         let mut cells = Cells::new(config);
         cells.prefix = prefix.clone();
         let layers = 0..config.layers.len();

@@ -33,7 +33,15 @@ impl Restorable for Cells {
                     .into());
                 }
                 Some(_) => runs,
-                None => tail(runs, end),
+                None => {
+                    let tail = tail(runs, end);
+                    let first = tail.first().map_or(end, |run| run.position);
+                    let sinks = space.ring().map_or(0, |ring| ring.window.sinks);
+                    let sinks = 0..sinks.min(first);
+                    let kept = runs.iter().filter_map(|run| run.clip(&sinks));
+                    held.push(kept.chain(tail.iter().copied()), space.high_water);
+                    continue;
+                }
             };
             held.push(runs.iter().copied(), space.high_water);
         }
@@ -129,11 +137,17 @@ impl Cells {
                 space.allocate_states(seq, len, saved.states)?;
                 continue;
             }
-            let seen = space.ring().map_or(0, |_| space.seen_before(len).start);
-            let first =
-                first_restorable_position(of_space, seen)?.max(space.evicted_positions(len).end);
-            space.remove(seq, &(0..first));
-            if !space.allocate(seq, first.max(keep)..len) {
+            let sinks = space.ring().map_or(0, |ring| ring.window.sinks);
+            // Sinks are saved only with all rows.
+            let seen = match space.ring() {
+                Some(_) if sinks == 0 => space.seen_before(len)[1].start,
+                _ => 0,
+            };
+            let first = first_restorable_position(of_space, seen)?;
+            let first = first.max(space.evicted_positions(len).end);
+            let sinks = sinks.min(first);
+            space.remove(seq, &(sinks..first));
+            if !space.allocate(seq, (keep.min(sinks)..sinks).chain(first.max(keep)..len)) {
                 return Err(full.into());
             }
         }

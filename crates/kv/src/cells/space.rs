@@ -1,6 +1,7 @@
 //! `CellSpace`: one numbering of cells, with the reference count of every cell and the runs of every sequence.
 
 use crate::plan::push_run;
+use crate::window::{LayerWindow, seen};
 use crate::{CellRun, SeqId, StatePolicy};
 use std::ops::Range;
 
@@ -34,8 +35,8 @@ pub(super) enum Retention {
 /// The size of a sequence's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingSize {
-    pub(super) window: u32,
-    /// The maximum number of rows of one sequence.
+    pub(super) window: LayerWindow,
+    /// The maximum number of rows of one sequence, those of its sinks included.
     pub(super) slots: u32,
 }
 
@@ -112,15 +113,31 @@ impl CellSpace {
 
     /// The positions that a ring evicts when its sequence grows to the length `next`.
     pub(super) fn evicted_positions(&self, next: u32) -> Range<u32> {
-        0..self
-            .ring()
-            .map_or(0, |ring| next.saturating_sub(ring.slots))
+        let Some(RingSize { window, slots }) = self.ring() else {
+            return 0..0;
+        };
+        match next > slots {
+            true => window.sinks..window.sinks + next - slots,
+            false => 0..0,
+        }
     }
 
-    /// The positions before `next` that the token at `next` attends to.
-    pub(super) fn seen_before(&self, next: u32) -> Range<u32> {
-        let window = self.ring().map_or(u32::MAX, |ring| ring.window);
-        (next + 1).saturating_sub(window)..next
+    /// The positions before `next` that the token at `next` attends to: sinks, and the latest ones.
+    pub(super) fn seen_before(&self, next: u32) -> [Range<u32>; 2] {
+        let (latest, sinks) = self.seen(next);
+        [0..sinks, latest.start..next]
+    }
+
+    /// What the token at `position` sees, see [`seen`].
+    pub(super) fn seen(&self, position: u32) -> (Range<u32>, u32) {
+        seen(self.ring().map(|ring| ring.window), position)
+    }
+
+    /// The runs of a sequence that the token at `next` and later ones attend to.
+    pub(super) fn seen_runs(&self, seq: SeqId, next: u32) -> impl Iterator<Item = CellRun> + '_ {
+        let runs = &self.sequences[seq as usize].runs;
+        let seen = self.seen_before(next).into_iter();
+        seen.flat_map(|seen| runs.iter().filter_map(move |run| run.clip(&seen)))
     }
 
     /// Appends a cell to a sequence.

@@ -203,7 +203,7 @@ impl Cells {
         let mut candidate_lists = CandidateLists::new(trees.len());
         for (index, token) in tokens.iter().enumerate() {
             let (seq, position) = (token.seq, token.position as u32);
-            let seen = space.seen_before(position).start..position + 1;
+            let seen = space.seen(position);
             let rest = tokens.iter().zip(&*writes).skip(index);
             let own = rest.filter(|(token, _)| token.seq == seq);
             if let Some(tree) = trees.iter().position(|tree| tree.is_of(seq)) {
@@ -217,10 +217,8 @@ impl Cells {
             let list = &mut lists[seq as usize];
             if *list == u32::MAX {
                 *list = visible.open_list();
-                let seen = space.seen_before(position);
-                let runs = space.sequences[seq as usize].runs.iter();
-                runs.filter_map(|run| run.clip(&seen))
-                    .for_each(|run| visible.push_run(run));
+                let runs = space.seen_runs(seq, position);
+                runs.for_each(|run| visible.push_run(run));
                 for (token, &cell) in own {
                     let (position, len) = (token.position as u32, 1);
                     visible.push_run(CellRun {

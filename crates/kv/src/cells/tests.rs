@@ -7,6 +7,7 @@ fn config(capacity: u32, windows: &[Option<u32>]) -> CacheConfig {
         key_dim: 4,
         value_dim: 4,
         window,
+        sinks: 0,
     };
     CacheConfig::new(capacity, windows.iter().map(layer).collect())
 }

@@ -9,6 +9,7 @@ fn layer(kv_heads: usize, key_dim: usize, value_dim: usize, window: Option<u32>)
         key_dim,
         value_dim,
         window,
+        sinks: 0,
     }
 }
 

@@ -9,6 +9,7 @@ fn config(capacity: u32, windows: &[Option<u32>], ring: Option<RingPolicy>) -> C
         key_dim: 4,
         value_dim: 4,
         window,
+        sinks: 0,
     };
     CacheConfig {
         ring,

@@ -45,6 +45,7 @@ fn layer(kv_heads: usize, dim: usize, window: Option<u32>) -> LayerConfig {
         key_dim: dim,
         value_dim: dim,
         window,
+        sinks: 0,
     }
 }
 

@@ -9,6 +9,7 @@ fn index(max_seq_len: u32, sequences: u32) -> ScatterIndex {
         key_dim: 4,
         value_dim: 4,
         window: None,
+        sinks: 0,
     };
     let config = CacheConfig {
         initial_cells: 4,

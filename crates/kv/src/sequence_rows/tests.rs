@@ -14,6 +14,7 @@ fn config(ring: bool) -> CacheConfig {
         key_dim: 4,
         value_dim: 4,
         window,
+        sinks: 0,
     };
     CacheConfig {
         ring: ring.then_some(RingPolicy {

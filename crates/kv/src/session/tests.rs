@@ -44,6 +44,7 @@ fn config() -> CacheConfig {
             key_dim: 4,
             value_dim: 4,
             window: None,
+            sinks: 0,
         },
     )
 }

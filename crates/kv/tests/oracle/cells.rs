@@ -45,7 +45,8 @@ struct Candidate {
 struct Window {
     layer: usize,
     window: u32,
-    /// Most rows of a sequence.
+    sinks: u32,
+    /// Most rows of a sequence, but for the sinks.
     slots: u32,
     /// Per sequence.
     positions: Vec<BTreeSet<u32>>,
@@ -54,8 +55,8 @@ struct Window {
 impl Window {
     /// A sequence gives up what it cannot keep once it goes on at `next`.
     fn trim(&mut self, seq: usize, next: u32) {
-        let slots = self.slots;
-        self.positions[seq].retain(|position| position + slots >= next);
+        let (slots, sinks) = (self.slots, self.sinks);
+        self.positions[seq].retain(|position| *position < sinks || position + slots >= next);
     }
 }
 
@@ -66,6 +67,7 @@ fn kept(config: &CacheConfig) -> Vec<Window> {
         Some(Window {
             layer,
             window,
+            sinks: facts.sinks,
             slots: window - 1 + ring.max_step.max(ring.max_rewind).max(1),
             positions: vec![BTreeSet::new(); MAX_SEQUENCES as usize],
         })
@@ -392,7 +394,7 @@ impl History {
             let [from, own] = [src, dst].map(|seq| &window.positions[seq as usize]);
             let taken = from.iter().filter(|position| range.contains(position));
             let all: BTreeSet<u32> = own.iter().chain(taken).copied().collect();
-            if !has(&both, &all, next, window.window) {
+            if !has(&both, &all, next, window) {
                 let to = next;
                 let floor = self.cache.rewind_floor(src).unwrap();
                 return Err(KvErrorKind::RewindTooFar { to, floor });
@@ -417,7 +419,7 @@ impl History {
         };
         let to = last + 1;
         for window in &self.kept {
-            if !has(&held, &window.positions[seq as usize], to, window.window) {
+            if !has(&held, &window.positions[seq as usize], to, window) {
                 let floor = self.cache.rewind_floor(seq).unwrap();
                 // What it names can be gone back to.
                 let mut trial = self.cache.clone();
@@ -467,8 +469,9 @@ impl History {
 }
 
 /// Whether `kept` has all held positions that a token at `next` sees before itself.
-fn has(held: &BTreeMap<u32, Stamp>, kept: &BTreeSet<u32>, next: u32, window: u32) -> bool {
-    let mut seen = held.range((next + 1).saturating_sub(window)..next);
+fn has(held: &BTreeMap<u32, Stamp>, kept: &BTreeSet<u32>, next: u32, window: &Window) -> bool {
+    let latest = held.range((next + 1).saturating_sub(window.window)..next);
+    let mut seen = held.range(..window.sinks.min(next)).chain(latest);
     seen.all(|(position, _)| kept.contains(position))
 }
 

@@ -103,7 +103,10 @@ impl History {
                         assert_eq!(self.cache, before);
                         // Nothing that could have been kept is refused, but for what needs no rows at all: the
                         // beginning, which `clear` gives, and windows of one.
-                        let needs_rows = to > 0 && self.rings().all(|(_, window, _)| window > 1);
+                        // The first positions of layers with sinks are kept, and the cache does not go back there.
+                        let sinks = self.config.layers.iter().map(|layer| layer.sinks).max();
+                        let needs_rows = to > sinks.unwrap_or(0)
+                            && self.rings().all(|(_, window, _)| window > 1);
                         assert!(!kept || !needs_rows || self.partial, "{to} could be kept");
                     }
                 }
@@ -140,9 +143,15 @@ impl History {
     /// Whether every ring still has the rows that the token at position `to` sees before itself.
     fn rows_kept(&self, to: u32) -> bool {
         self.rings().all(|(layer, window, slack)| {
-            let slots = window - 1 + slack;
-            (to.saturating_sub(window - 1)..to).all(|position| {
-                self.bytes.rows[layer][(position % slots) as usize] == self.held[position as usize]
+            let (slots, sinks) = (window - 1 + slack, self.config.layers[layer].sinks);
+            let cell = |position: u32| match position < sinks {
+                true => position,
+                false => sinks + (position - sinks) % slots,
+            };
+            let latest = to.saturating_sub(window - 1)..to;
+            latest.chain(0..sinks.min(to)).all(|position| {
+                let row = self.bytes.rows[layer][cell(position) as usize];
+                row == self.held[position as usize]
             })
         })
     }

@@ -21,14 +21,15 @@ pub(crate) fn histories() -> ProptestConfig {
 
 pub(crate) fn config(
     capacity: u32,
-    windows: &[Option<u32>],
+    windows: &[Option<(u32, u32)>],
     ring: Option<RingPolicy>,
 ) -> CacheConfig {
-    let layer = |&window| LayerConfig {
+    let layer = |window: &Option<(u32, u32)>| LayerConfig {
         kv_heads: 1,
         key_dim: 4,
         value_dim: 4,
-        window,
+        window: window.map(|(len, _)| len),
+        sinks: window.map_or(0, |(_, sinks)| sinks),
     };
     CacheConfig {
         ring,
@@ -36,8 +37,16 @@ pub(crate) fn config(
     }
 }
 
-pub(crate) fn windows() -> impl Strategy<Value = Vec<Option<u32>>> {
-    prop::collection::vec(prop::option::of(1u32..9), 1..4)
+/// The window and the sinks of each layer.
+pub(crate) fn windows() -> impl Strategy<Value = Vec<Option<(u32, u32)>>> {
+    let sinks = prop_oneof![2 => Just(0), 1 => 1u32..6];
+    prop::collection::vec(prop::option::of((1u32..9, sinks)), 1..4)
+}
+
+/// The windows of layers without sinks.
+pub(crate) fn plain_windows() -> impl Strategy<Value = Vec<Option<(u32, u32)>>> {
+    let windows = prop::option::of((1u32..9).prop_map(|len| (len, 0)));
+    prop::collection::vec(windows, 1..4)
 }
 
 /// How a step ends.
@@ -150,18 +159,20 @@ impl Step<'_> {
             for (&cell, &stamp) in plan.writes.iter().zip(self.stamps) {
                 rows[cell as usize] = stamp;
             }
-            self.check_layer(layer, facts.window, rows);
+            self.check_layer(layer, facts, rows);
         }
     }
 
-    fn check_layer(&self, layer: usize, window: Option<u32>, rows: &[Stamp]) {
+    fn check_layer(&self, layer: usize, facts: &LayerConfig, rows: &[Stamp]) {
         let plan = self.plan.layer(layer);
         let dense = plan.visible.dense_mask(plan.cells);
         let single = plan.visible.is_single_run();
         for (i, full) in self.visible.iter().enumerate() {
             let own = full.last().expect("a query sees itself").0;
-            let in_window =
-                |p: u32| window.is_none_or(|w| u64::from(p) + u64::from(w) > own.into());
+            let in_window = |p: u32| {
+                let latest = |w: u32| u64::from(p) + u64::from(w) > own.into();
+                p < facts.sinks || facts.window.is_none_or(latest)
+            };
             let expected = full.iter().copied().filter(|(p, _)| in_window(*p));
             let seen = || {
                 plan.visible.runs(i).flat_map(|run| {

@@ -1,7 +1,7 @@
 //! Caches on a frozen prefix against cold ones that computed the same tokens: the same results, the same errors, and every token sees
 //! the same rows.
 
-use crate::facts::{Bytes, End, Stamp, config, end, histories, kind, windows};
+use crate::facts::{Bytes, End, Stamp, config, end, histories, kind, plain_windows};
 use kv::{
     Cache, CacheConfig, CacheManager, Cells, Compaction, Contiguous, GatherPlan, KvErrorKind,
     MAX_SEQUENCES, PrefixCells, Prefixed, Restorable, RingPolicy, SeqCache, SeqId, Step, StepPlan,
@@ -420,7 +420,7 @@ proptest! {
         capacity in 24u32..48,
         prefix in 1u32..20,
         more in 0u32..4,
-        windows in windows(),
+        windows in plain_windows(),
         ring in prop::option::of((1u32..9, 0u32..9)),
         moves in prop::collection::vec(one_move(), 1..30),
     ) {
@@ -436,7 +436,7 @@ proptest! {
         capacity in 24u32..48,
         prefix in 1u32..20,
         more in 0u32..4,
-        windows in windows(),
+        windows in plain_windows(),
         ring in prop::option::of((1u32..9, 0u32..9)),
         moves in prop::collection::vec(one_move(), 1..30),
     ) {
@@ -456,7 +456,7 @@ proptest! {
     fn pools_on_a_prefix(
         capacity in 40u32..90,
         prefix in 1u32..20,
-        windows in windows(),
+        windows in plain_windows(),
         ring in prop::option::of((1u32..9, 0u32..9)),
         operations in prop::collection::vec(operation(), 1..40),
     ) {
@@ -516,7 +516,7 @@ fn a_prefix_ends_with_the_state_of_recurrent_layers() {
 #[test]
 fn a_prefix_without_the_rows_that_are_needed_is_refused() {
     let ring = policy(Some((4, 4)));
-    let full = config(24, &[None, Some(4)], ring);
+    let full = config(24, &[None, Some((4, 0))], ring);
     let consecutive = |len, first: &[u32]| PrefixCells::consecutive(&full, len, first);
     assert!(consecutive(9, &[0, 6]).is_ok());
     for (len, first) in [
@@ -533,7 +533,7 @@ fn a_prefix_without_the_rows_that_are_needed_is_refused() {
     }
     // A pool that keeps all rows of window layers needs all of the prefix.
     let cells = consecutive(9, &[0, 6]).unwrap();
-    let flat = config(24, &[None, Some(4)], None);
+    let flat = config(24, &[None, Some((4, 0))], None);
     let refused = Cells::after_prefix(&flat, &cells).unwrap_err();
     assert!(refused.to_string().contains("keeps all rows"), "{refused}");
     assert!(Contiguous::after_prefix(&flat, &cells).is_ok());

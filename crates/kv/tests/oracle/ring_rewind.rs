@@ -18,7 +18,7 @@ struct Ring {
 impl Ring {
     fn new(window: u32, policy: RingPolicy) -> Ring {
         Ring {
-            cache: Contiguous::new(&config(64, &[Some(window)], Some(policy))),
+            cache: Contiguous::new(&config(64, &[Some((window, 0))], Some(policy))),
             window,
             policy,
             rows: vec![u32::MAX; policy.slots(window) as usize],

@@ -17,6 +17,7 @@ fn config(slots: u32, interval: u32) -> CacheConfig {
         key_dim: 4,
         value_dim: 4,
         window: None,
+        sinks: 0,
     };
     CacheConfig {
         states: StatePolicy {

@@ -1,6 +1,6 @@
 //! Histories of a prefix with candidates after it.
 
-use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, windows};
+use crate::facts::{Bytes, End, Stamp, Step, config, end, histories, kind, plain_windows};
 use kv::{Cache, CacheConfig, CacheManager, KvErrorKind, RingPolicy, StepPlan, Tree, TreeCache};
 use proptest::prelude::*;
 
@@ -418,7 +418,7 @@ proptest! {
     #[test]
     fn tree_histories(
         capacity in 4u32..48,
-        windows in windows(),
+        windows in plain_windows(),
         ring in prop::option::of((0u32..9, 0u32..9)),
         operations in prop::collection::vec(operation(), 1..40),
     ) {

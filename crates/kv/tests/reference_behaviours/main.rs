@@ -52,6 +52,7 @@ fn config(windows: &[Option<u32>]) -> CacheConfig {
         key_dim: 8,
         value_dim: 8,
         window,
+        sinks: 0,
     };
     CacheConfig::new(CAPACITY, windows.iter().map(layer).collect())
 }

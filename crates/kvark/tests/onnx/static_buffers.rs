@@ -132,6 +132,7 @@ fn forgotten_rows_may_hold_anything() {
         key_dim: 4,
         value_dim: 4,
         window: None,
+        sinks: 0,
     };
     let cpu = Cpu::new().unwrap();
     let config = CacheConfig::uniform(8, 1, layer);

@@ -1,11 +1,12 @@
 //! Migration: the cache of a runner becomes one of another kind, with other storage types, or on another device, with all it holds.
 
 use super::{BatchRunner, new_kv};
+use crate::context_shift::ContextShifter;
 use crate::decoder::Decoder;
 use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
 use crate::options::{MemoryLimit, RunnerOptions};
 use crate::score::LogSoftmax;
-use crate::{Model, RuntimeError};
+use crate::{Model, RuntimeError, RuntimeErrorKind};
 use backend::{Backend, StepOptions, argmax, migrate_rows};
 use kv::{
     CacheConfig, CacheEntry, CacheManager, CacheOperations, CacheSession, Cells, Contiguous,
@@ -110,7 +111,19 @@ impl BatchRunner {
             ..self.options.clone()
         };
         if let Some(policy) = &to.policy {
-            options.kv_policy = policy.clone();
+            let own = &self.options.kv_policy;
+            if policy
+                .stream
+                .is_some_and(|stream| Some(stream) != own.stream)
+            {
+                let reason = "a stream is chosen when its cache is made".to_owned();
+                return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+            }
+            options.kv_policy = KvPolicy {
+                stream: own.stream,
+                preallocate: policy.preallocate.or(own.preallocate),
+                ..policy.clone()
+            };
         } else if to.key_storage.is_some() || to.value_storage.is_some() {
             options.kv_policy = options.kv_policy.without_types();
         }
@@ -161,6 +174,9 @@ impl BatchRunner {
         let time = start.elapsed();
         self.planned_bytes = plan.total_bytes();
         (self.kind, self.options) = (kind, options);
+        if let Some(sinks) = self.shifter.as_ref().map(ContextShifter::keep) {
+            self.enable_stream(sinks)?;
+        }
         if let Some(seq) = to.measure.filter(|_| !before.is_empty()) {
             let after = self.last_outputs(seq)?;
             distance = Some(MigrationDistance::between(&before, &after));

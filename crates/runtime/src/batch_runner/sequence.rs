@@ -177,17 +177,21 @@ impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
         self.check(tokens)?;
         let pending = usize::from(self.is_pending());
         if tokens.is_empty() && pending > 0 {
+            self.stream_room()?;
             self.step(&[], wanted, true)?;
             return Ok(true);
         }
         let most = self.max_step_tokens();
-        if pending == most {
-            self.step(&[], wanted, false)?;
-        }
         let mut done = 0;
         while done < tokens.len() {
             // The pending token is part of the first step.
-            let room = most - usize::from(self.is_pending());
+            let most = most.min(self.stream_room()?);
+            let pending = usize::from(self.is_pending());
+            if pending == most {
+                self.step(&[], wanted, false)?;
+                continue;
+            }
+            let room = most - pending;
             let chunk = &tokens[done..tokens.len().min(done + room)];
             let last = done + chunk.len() == tokens.len();
             self.step(chunk, wanted, last)?;
@@ -224,7 +228,10 @@ impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
         self.check(tokens)?;
         self.feed_wanted(&[], LogitsMode::Argmax, |_| true)?;
         let mut done = 0;
-        for chunk in tokens.chunks(self.max_step_tokens().min(Runner::MAX_SCORED_STEP)) {
+        while done < tokens.len() {
+            let most = self.max_step_tokens().min(Runner::MAX_SCORED_STEP);
+            let most = most.min(self.stream_room()?);
+            let chunk = &tokens[done..tokens.len().min(done + most)];
             let token = |id: &u32| BatchToken {
                 seq: self.seq,
                 id: *id,
@@ -242,10 +249,15 @@ impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
         Ok(())
     }
 
-    /// Returns an error if the pending token and these tokens do not fit, or for a token id outside the vocabulary.
+    fn stream_room(&mut self) -> Result<usize, RuntimeError> {
+        let seq = self.seq;
+        self.batch().stream_room(seq)
+    }
+
+    /// Returns an error if the pending token and these tokens do not fit and the sequence is no stream, or for a token id outside the vocabulary.
     pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), RuntimeError> {
         let needed = usize::from(self.is_pending()) + tokens.len();
-        if !self.has_cells(needed)? {
+        if self.stream_window().is_none() && !self.has_cells(needed)? {
             let (capacity, used) = (self.capacity()?, self.cells_used()?);
             return Err(RuntimeErrorKind::PromptTooLong {
                 tokens: needed,

@@ -4,9 +4,9 @@ use super::{Approximation, BatchRunner, Candidates, SequenceState};
 use crate::context_shift::{ContextShift, ContextShifter};
 use crate::prefix::PromptPrefix;
 use crate::snapshot::{self, Contents, Format, Snapshot};
-use crate::{Model, RuntimeError, common_prefix_len};
+use crate::{Model, RuntimeError, RuntimeErrorKind, common_prefix_len};
 use backend::{LogitsMode, RowOutputs};
-use kv::{MAX_SEQUENCES, SeqId};
+use kv::{MAX_SEQUENCES, SeqId, StreamRule};
 use std::path::Path;
 
 impl BatchRunner {
@@ -63,15 +63,97 @@ impl BatchRunner {
     /// drops the older half of the others.
     ///
     /// # Errors
-    /// `Backend` if the keys of the model cannot be moved to other positions.
+    /// `Backend` if the keys of the model cannot be moved to other positions, `InvalidOptions` if sequences are streams.
     pub fn enable_context_shift(&mut self, keep: usize) -> Result<(), RuntimeError> {
-        let layers = self.cache.config()?.layers.len();
+        if self.stream_window().is_some() {
+            let reason = "sequences are streams, which shift already".to_owned();
+            return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+        }
+        self.check_no_sinks()?;
+        let config = self.cache.config()?;
+        let layers = config.layers.len();
         self.shifter = Some(ContextShifter::new(
             self.decoder.forward.graph(),
             layers,
             keep,
         )?);
         Ok(())
+    }
+
+    /// The most tokens of a sequence: the window of a stream, or the cells of the cache.
+    pub fn sequence_limit(&self) -> Result<usize, RuntimeError> {
+        let capacity = self.capacity()?;
+        Ok(self
+            .stream_window()
+            .map_or(capacity, |window| window.min(capacity)))
+    }
+
+    /// The window of the stream that every sequence is, if the policy of the options says so.
+    pub fn stream_window(&self) -> Option<usize> {
+        self.shifter.as_ref().and_then(ContextShifter::window)
+    }
+
+    /// Keeps the first `tokens` of every sequence if sequences are streams and the rule keeps fewer.
+    ///
+    /// # Errors
+    /// `InvalidOptions` if no token of a window would be left to drop.
+    pub fn keep_in_streams(&mut self, tokens: usize) -> Result<(), RuntimeError> {
+        let Some(shifter) = self.shifter.as_ref().filter(|s| s.window().is_some()) else {
+            return Ok(());
+        };
+        let sinks = shifter.keep().max(tokens);
+        self.enable_stream(sinks)
+    }
+
+    /// Makes every sequence a stream that keeps its first `sinks` tokens, if the policy of the options says so.
+    pub(super) fn enable_stream(&mut self, sinks: usize) -> Result<(), RuntimeError> {
+        let Some(StreamRule { window, .. }) = self.options.kv_policy.stream else {
+            return Ok(());
+        };
+        let sinks = u32::try_from(sinks).ok().filter(|sinks| *sinks < window);
+        let sinks = sinks.ok_or_else(|| {
+            RuntimeErrorKind::InvalidOptions(format!(
+                "the first tokens that stay leave no token of a window of {window} to drop"
+            ))
+        })?;
+        let rule = StreamRule { window, sinks };
+        self.check_no_sinks()?;
+        let config = self.cache.config()?;
+        let graph = self.decoder.forward.graph();
+        self.shifter = Some(ContextShifter::of_stream(graph, &config, rule)?);
+        Ok(())
+    }
+
+    /// Returns an error if layers have sinks, whose rows do not move.
+    pub(super) fn check_no_sinks(&self) -> Result<(), RuntimeError> {
+        match self.cache.config()?.has_sinks() {
+            true => {
+                let reason = "the context of layers with sinks cannot be shifted, nor be a stream";
+                Err(RuntimeErrorKind::InvalidOptions(reason.to_owned()).into())
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The number of tokens that a sequence can be fed before the next shift of its stream, at least 1: a full window is shifted first.
+    /// Without streams there is no limit. Shifts happen at the same tokens however a text is divided into steps.
+    ///
+    /// # Errors
+    /// `Cache` if rows that others share have to be copied and there are too few cells.
+    pub(crate) fn stream_room(&mut self, seq: SeqId) -> Result<usize, RuntimeError> {
+        let Some(window) = self.stream_window() else {
+            return Ok(usize::MAX);
+        };
+        loop {
+            let fed = self.states.get(seq as usize).map_or(0, SequenceState::fed);
+            if fed < window {
+                return Ok(window - fed);
+            }
+            if self.shift_context(seq)?.is_none() {
+                let reason = format!("no token of a window of {window} can be dropped");
+                return Err(RuntimeErrorKind::InvalidOptions(reason).into());
+            }
+        }
     }
 
     /// Shifts a sequence now, if [`enable_context_shift`](BatchRunner::enable_context_shift) was called. Returns `None`
@@ -100,6 +182,9 @@ impl BatchRunner {
         sequences: &[SeqId],
         n: usize,
     ) -> Result<bool, RuntimeError> {
+        for seq in sequences {
+            self.stream_room(*seq)?;
+        }
         for seq in sequences {
             if self.has_cells(n)? {
                 break;

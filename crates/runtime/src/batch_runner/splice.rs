@@ -67,6 +67,11 @@ impl BatchRunner {
     /// # Errors
     /// `Backend` with the reason if they cannot.
     pub fn check_splice(&self) -> Result<(), RuntimeError> {
+        self.check_no_sinks()?;
+        if self.stream_window().is_some() {
+            let reason = "the rows of streams are not spliced: their older tokens are gone";
+            return Err(RuntimeErrorKind::InvalidOptions(reason.to_owned()).into());
+        }
         self.rotations().map(|_| ())
     }
 

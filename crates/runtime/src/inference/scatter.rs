@@ -67,6 +67,7 @@ impl ScatterDecoder {
             key_dim: 1,
             value_dim: 1,
             window: None,
+            sinks: 0,
         };
         let config = CacheConfig::uniform(rows, 1, layer);
         Ok(ScatterDecoder {

@@ -60,6 +60,8 @@ pub(super) struct Shared {
     vocab: usize,
     /// The maximum number of tokens of a sequence.
     context: usize,
+    /// Whether requests are streams, whose prompts may be longer than the context.
+    streams: bool,
     queue: usize,
     slots: usize,
     planned_bytes: AtomicUsize,
@@ -69,6 +71,10 @@ impl Shared {
     /// The maximum number of tokens of a sequence.
     pub(super) fn context(&self) -> usize {
         self.context
+    }
+
+    pub(super) fn streams(&self) -> bool {
+        self.streams
     }
 
     pub(super) fn set_planned_bytes(&self, bytes: usize) {
@@ -102,7 +108,9 @@ impl Engine {
         options: &SchedulerOptions,
     ) -> Result<Engine, RuntimeError> {
         let (commands, receiver) = channel();
-        let context = runner.context.unwrap_or(model.facts().context_length);
+        let stream = runner.kv_policy.stream.map(|rule| rule.window as usize);
+        let context = runner.context_of(model.facts());
+        let context = context.min(stream.unwrap_or(context));
         let shared = Arc::new(Shared {
             counters: options.counters.clone(),
             waiting: AtomicUsize::new(0),
@@ -110,6 +118,7 @@ impl Engine {
             next_id: AtomicU64::new(1),
             vocab: model.facts().vocab_size,
             context: context.min(runner.pool_cells.unwrap_or(context)),
+            streams: stream.is_some(),
             queue: options.queue,
             slots: options.slots,
             planned_bytes: AtomicUsize::new(0),
@@ -170,7 +179,7 @@ impl EngineHandle {
         }
         check_token_ids(request.prompt.iter().copied(), shared.vocab)?;
         request.sampling.check(shared.vocab)?;
-        if request.prompt.len() >= shared.context {
+        if !shared.streams && request.prompt.len() >= shared.context {
             return Err(RuntimeErrorKind::PromptTooLong {
                 tokens: request.prompt.len(),
                 room: shared.context - 1,
@@ -180,6 +189,9 @@ impl EngineHandle {
         }
         if let Some(moved) = &request.moved {
             moved.check(&request.prompt)?;
+            if shared.streams {
+                self.check_splice()?;
+            }
         }
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(RuntimeErrorKind::EngineStopped.into());

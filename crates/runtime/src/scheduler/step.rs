@@ -60,7 +60,9 @@ impl Scheduler {
         let context = self.shared.context();
         for index in (0..self.running.len()).rev() {
             let seq = self.running[index].seq();
-            if !self.runner.is_pending(seq) || self.runner.fed_tokens(seq).len() < context {
+            let prompts = self.shared.streams() && !self.running[index].sequence.is_decoding();
+            let waits = self.runner.is_pending(seq) || prompts;
+            if !waits || self.runner.fed_tokens(seq).len() < context {
                 continue;
             }
             let shifted = loop {
@@ -136,6 +138,11 @@ impl Scheduler {
             let mut n = request.sequence.remaining().len().min(share);
             if let Some(moved) = &request.moved {
                 n = n.min(moved.at - self.runner.fed_tokens(request.seq()).len());
+            }
+            if self.shared.streams() {
+                // The rest of a longer prompt follows after a shift.
+                let held = self.runner.fed_tokens(request.seq()).len();
+                n = n.min(self.shared.context().saturating_sub(held));
             }
             counts[index] = n;
             budget -= n;

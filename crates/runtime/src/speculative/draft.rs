@@ -29,11 +29,12 @@ impl DraftModel {
     ) -> Result<DraftModel, RuntimeError> {
         check_vocabulary(draft, target)?;
         let longest = draft.facts().context_length;
-        let context = options.context.unwrap_or(target.facts().context_length);
+        let context = options.context_of(target.facts());
         let options = RunnerOptions {
             context: Some(context.min(longest)),
             pool_cells: Some(options.pool_cells.unwrap_or(context)),
             prefix: None,
+            kv_policy: options.kv_policy.without_stream(),
             ..options.clone()
         };
         let runner = BatchRunner::with_trees(draft, backend, &options, sequences, 0, 16)?;

@@ -83,12 +83,13 @@ impl HeadDraft {
             target,
             hidden.unwrap_or(target.facts().hidden_size),
         )?;
-        let context = options.context.unwrap_or(target.facts().context_length);
+        let context = options.context_of(target.facts());
         let options = RunnerOptions {
             context: Some(context),
             // A sequence has a few candidates beside its tokens.
             pool_cells: Some(options.pool_cells.unwrap_or(context) + 64 * sequences),
             prefix: None,
+            kv_policy: options.kv_policy.without_stream(),
             ..options.clone()
         };
         let cache = cache_config(head.facts(), &options)?;

@@ -156,6 +156,7 @@ fn facts_follow_the_keys() {
         key_dim: 4,
         value_dim: 4,
         window: Some(5),
+        sinks: 0,
     };
     let facts = ModelFacts {
         caches: vec![cache],
@@ -226,6 +227,7 @@ fn heads_attend_to_one_latent_row() {
         key_dim: 8,
         value_dim: 6,
         window: None,
+        sinks: 0,
     };
     assert_eq!(artifact.facts.caches, [cache]);
     let text = artifact.methods[0].graph.to_string();

@@ -74,7 +74,7 @@ impl History {
         let rows = &self.bytes.rows[window.layer];
         let runs = self.cache.layer_runs(window.layer, seq).unwrap();
         let kept = &window.positions[seq as usize];
-        assert!(kept.len() <= window.slots as usize);
+        assert!(kept.len() <= (window.slots + window.sinks) as usize);
         let placed = runs.iter().flat_map(|run| run.positions().zip(run.cells()));
         let placed = placed.map(|(position, cell)| (position, rows[cell as usize]));
         let held = &self.held[seq as usize];

@@ -107,8 +107,9 @@ impl<'a> KeyBlockPasses<'a> {
     /// Whether a query sees any key of the block.
     fn sees(&self, query: usize) -> bool {
         let view = &self.query_tile.visible.queries()[self.query_tile.queries.start + query];
-        (view.positions.start as usize) < self.base + KEY_BLOCK
-            && view.positions.end as usize > self.base
+        let latest = (view.positions.start as usize) < self.base + KEY_BLOCK
+            && view.positions.end as usize > self.base;
+        latest || view.sinks as usize > self.base
     }
 }
 

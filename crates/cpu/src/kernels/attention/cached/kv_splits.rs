@@ -20,7 +20,11 @@ pub(super) fn visible_splits(queries: &[QueryView]) -> Range<usize> {
     let seen = queries
         .iter()
         .filter(|q| q.positions.start < q.positions.end);
-    let first = seen.clone().map(|q| q.positions.start as usize).min();
+    let first = |q: &QueryView| match q.sinks {
+        0 => q.positions.start as usize,
+        _ => 0,
+    };
+    let first = seen.clone().map(first).min();
     let end = seen.map(|q| q.positions.end as usize).max();
     match (first, end) {
         (Some(first), Some(end)) => first / KV_SPLIT..end.div_ceil(KV_SPLIT),

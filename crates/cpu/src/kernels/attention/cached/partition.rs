@@ -62,7 +62,7 @@ impl AttentionPartition {
         let heads_per_tile = group.min(max_rows);
         let columns = op.kv_heads * group.div_ceil(heads_per_tile);
         let kv_splits = kv_splits::visible_splits(queries);
-        let visible_keys = queries.iter().map(|query| query.positions.len());
+        let visible_keys = queries.iter().map(QueryView::len);
         let products = visible_keys.sum::<usize>() * op.heads * (op.key_dim + op.value_dim);
         let serial = products < SERIAL_PRODUCTS && kv_splits.len() <= 1;
         let fits = kv_splits::fits(queries.len() * op.heads, kv_splits.len(), op.value_dim);
@@ -268,6 +268,7 @@ mod tests {
                 key_dim: DIM,
                 value_dim: DIM,
                 window: None,
+                sinks: 0,
             };
             let config = CacheConfig::new(2000, vec![layer]);
             let (mut cache, mut kv) = (Contiguous::new(&config), CpuKv::new(&config).unwrap());

@@ -27,7 +27,7 @@ impl Kernel for BlockSoftmax<'_, '_> {
         // All query heads of a token see the same keys.
         for first in self.pass.rows.clone().step_by(heads) {
             let visible = self.visible_columns(first / heads);
-            let sees_all = self.has_all_columns() && visible == (0..KEY_BLOCK);
+            let sees_all = self.has_all_columns() && visible.is_all();
             for row in first..first + heads {
                 self.scale_scores(s, row);
                 if !sees_all {
@@ -43,6 +43,20 @@ impl Kernel for BlockSoftmax<'_, '_> {
     }
 }
 
+/// The columns of a block that a query sees: the first ones, which are sinks, and a range of the others.
+#[derive(Clone)]
+struct VisibleColumns {
+    sinks: usize,
+    latest: Range<usize>,
+}
+
+impl VisibleColumns {
+    #[inline(always)]
+    fn is_all(&self) -> bool {
+        self.latest == (0..KEY_BLOCK) || self.sinks == KEY_BLOCK
+    }
+}
+
 impl BlockSoftmax<'_, '_> {
     /// Whether every column of the block has a key.
     #[inline(always)]
@@ -52,11 +66,15 @@ impl BlockSoftmax<'_, '_> {
 
     /// The columns of the block that a query of the tile may see.
     #[inline(always)]
-    fn visible_columns(&self, query: usize) -> Range<usize> {
+    fn visible_columns(&self, query: usize) -> VisibleColumns {
         let tile = self.query_tile;
-        let positions = &tile.visible.queries()[tile.queries.start + query].positions;
+        let view = &tile.visible.queries()[tile.queries.start + query];
         let column = |position| (position as usize).saturating_sub(self.pass.base);
-        column(positions.start).min(KEY_BLOCK)..column(positions.end).min(KEY_BLOCK)
+        let column = |position| column(position).min(KEY_BLOCK);
+        VisibleColumns {
+            sinks: column(view.sinks),
+            latest: column(view.positions.start)..column(view.positions.end),
+        }
     }
 
     /// Scales and caps the scores of a row, in units of log2.
@@ -80,7 +98,7 @@ impl BlockSoftmax<'_, '_> {
 
     /// Sets the scores of columns that have no key or are not visible to negative infinity.
     #[inline(always)]
-    fn mask_scores(&mut self, row: usize, visible: Range<usize>) {
+    fn mask_scores(&mut self, row: usize, visible: VisibleColumns) {
         let scores = &mut self.scores[row];
         let mut column = 0;
         for segment in self.pass.segments {
@@ -88,8 +106,9 @@ impl BlockSoftmax<'_, '_> {
             column = segment.end;
         }
         scores[column..].fill(f32::NEG_INFINITY);
-        scores[..visible.start].fill(f32::NEG_INFINITY);
-        scores[visible.end..].fill(f32::NEG_INFINITY);
+        let VisibleColumns { sinks, latest } = visible;
+        scores[sinks..latest.start.max(sinks)].fill(f32::NEG_INFINITY);
+        scores[latest.end.max(sinks)..].fill(f32::NEG_INFINITY);
     }
 
     /// Updates the largest score of a row, and rescales its accumulators if it grew.
