@@ -28,8 +28,8 @@ pub use ::hub::catalogue;
 pub mod hub {
     pub use ::hub::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
     pub use ::hub::{
-        HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
-        OllamaStore, RunningServer, ServedModel, StoredModel, quantisation_of_name,
+        Heard, HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
+        OllamaStore, PlainHttp, RunningServer, ServedModel, StoredModel, quantisation_of_name,
     };
 }
 
@@ -73,9 +73,9 @@ pub mod speculative {
 pub mod engine {
     pub use ::runtime::{
         BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
-        EngineState, EventSink, GeneratedToken, Generation, MissReason, Request, RequestEvent,
-        RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo, TokenConstraint,
-        TokenLogprobs,
+        EngineState, EventSink, Eviction, EvictionLog, EvictionReason, GeneratedToken, Generation,
+        MissReason, Request, RequestEvent, RequestHandle, RequestOutput, Rung, SchedulerOptions,
+        SequenceInfo, TokenConstraint, TokenLogprobs,
     };
 }
 

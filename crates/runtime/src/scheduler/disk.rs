@@ -1,6 +1,8 @@
 //! `DiskStore`: prefixes as snapshot files, within a size limit, kept over restarts.
 
 use super::radix::RadixIndex;
+use super::request::CacheSource;
+use super::state::Rung;
 use crate::snapshot::{RestorableLengths, Snapshot, SnapshotError};
 use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
 use kv::{KvStorage, SeqId};
@@ -82,6 +84,18 @@ impl DiskStore {
     pub(super) fn usage(&self) -> (usize, u64) {
         let bytes = self.files.values().map(|file| file.bytes).sum();
         (self.files.len(), bytes)
+    }
+
+    /// What is on the disk.
+    pub(super) fn rung(&self) -> Rung {
+        let (prefixes, bytes) = self.usage();
+        Rung {
+            name: CacheSource::Disk.name(),
+            prefixes,
+            tokens: self.files.values().map(|file| file.tokens.len()).sum(),
+            bytes,
+            limit: self.limit,
+        }
     }
 
     /// The file from which the longest prefix of `tokens`, at most `limit` of them, can be restored.

@@ -8,6 +8,7 @@ mod admission;
 mod branch_cells;
 mod disk;
 mod engine;
+mod evictions;
 mod pace;
 mod prefix_store;
 mod radix;
@@ -18,11 +19,12 @@ mod step;
 
 pub use branch_cells::BranchCells;
 pub use engine::{Engine, EngineHandle, EventSink};
+pub use evictions::{Eviction, EvictionLog, EvictionReason};
 pub use request::{
     CacheMiss, CacheReport, CacheSource, Generation, MissReason, Request, RequestEvent,
     RequestHandle, RequestOutput,
 };
-pub use state::{Counters, EngineState, SequenceInfo};
+pub use state::{Counters, EngineState, Rung, SequenceInfo};
 
 use crate::decode::MaskWorker;
 use crate::generation::FinishReason;

@@ -2,11 +2,14 @@
 
 use super::branch_cells::{BranchCells, Released};
 use super::disk::DiskStore;
+use super::evictions::{Eviction, EvictionLog, EvictionReason};
 use super::radix::RadixIndex;
 use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
+use super::state::Rung;
 use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
 use kv::{KvErrorKind, SeqId};
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 /// Shorter prefixes are not written to disk: computing them again is as fast.
 const MIN_SAVED_TOKENS: usize = 64;
@@ -25,7 +28,7 @@ pub(super) struct PrefixStore {
     clock: u64,
     max_entries: usize,
     disk: Option<DiskStore>,
-    evictions: u64,
+    evictions: EvictionLog,
     next_number: u64,
     /// The prefixes whose holds have ended.
     released: Released,
@@ -101,7 +104,7 @@ impl PrefixStore {
             clock: 0,
             max_entries,
             disk,
-            evictions: 0,
+            evictions: EvictionLog::default(),
             next_number: 0,
             released: Released::default(),
             evicted: EvictedPrefixes::default(),
@@ -152,9 +155,14 @@ impl PrefixStore {
         self.index.find(prompt).len
     }
 
-    /// The number of prefixes that were removed to make room.
-    pub(super) fn evictions(&self) -> u64 {
-        self.evictions
+    /// The prefixes that were removed to make room.
+    pub(super) fn evictions(&self) -> &EvictionLog {
+        &self.evictions
+    }
+
+    /// The rungs below memory, and what is on them.
+    pub(super) fn rungs(&self) -> Vec<Rung> {
+        self.disk.iter().map(DiskStore::rung).collect()
     }
 
     /// The number of files on disk, and their bytes.
@@ -350,7 +358,7 @@ impl PrefixStore {
             self.release(runner, id)?;
         }
         while self.entries.len() >= self.max_entries {
-            if !self.evict(runner, model)? {
+            if !self.evict_for(EvictionReason::Count, runner, model)? {
                 return Ok(None);
             }
         }
@@ -366,6 +374,15 @@ impl PrefixStore {
         runner: &mut BatchRunner,
         model: &Model,
     ) -> Result<bool, RuntimeError> {
+        self.evict_for(EvictionReason::Room, runner, model)
+    }
+
+    fn evict_for(
+        &mut self,
+        reason: EvictionReason,
+        runner: &mut BatchRunner,
+        model: &Model,
+    ) -> Result<bool, RuntimeError> {
         self.drop_released();
         let removable = self.entries.iter().filter(|(_, e)| !e.frozen);
         let oldest = removable.min_by_key(|(_, e)| (e.holds > 0, e.used));
@@ -375,9 +392,15 @@ impl PrefixStore {
         self.save(runner, model, id);
         if let Some(entry) = self.entries.get(&id) {
             self.evicted.add(entry.tokens.clone());
+            let on_disk = self.disk.as_ref().is_some_and(|d| d.holds(&entry.tokens));
+            self.evictions.add(Eviction {
+                tokens: entry.tokens.len(),
+                reason,
+                kept_on: on_disk.then_some(CacheSource::Disk.name()),
+                at: Instant::now(),
+            });
         }
         self.release(runner, id)?;
-        self.evictions += 1;
         Ok(true)
     }
 
