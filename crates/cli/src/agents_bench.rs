@@ -23,7 +23,7 @@ use trace::Trace;
 #[command(
     after_help = "The built-in trace is a coding agent's: a long system prompt with tools, results with the contents of files, branches that run at \
 the same time, a long prompt that is cancelled and sent again, a compaction, and five other agents that come in between and return. All answers \
-in it are fixed text, so every server gets the same requests, one server after the other; each generates a few tokens that are thrown away. \
+in it are fixed text, so every server gets the same requests, one server after the other; each generates a token, which is thrown away. \
 --print-trace shows the format.
 
 AGAIN counts the tokens that the server had computed for an earlier request of the trace and computes once more: the longest beginning of the \

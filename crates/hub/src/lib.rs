@@ -1,5 +1,5 @@
 //! Models by name: references, the catalogue, downloads from a model hub or an address, the folder that stores models, and
-//! the stores of Ollama on this machine.
+//! the stores of Ollama on this machine. Also requests to servers that run already.
 //!
 //! This is the only crate with network code.
 //!

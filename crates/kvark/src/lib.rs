@@ -24,7 +24,7 @@
 /// Models by name and the folder that stores them.
 pub use ::hub::catalogue;
 
-/// Models of a hub, of addresses and of a local Ollama store: references, downloads, and what is stored.
+/// Models of a hub, of addresses and of a local Ollama store: references, downloads, and what is stored. Requests to running servers.
 pub mod hub {
     pub use ::hub::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
     pub use ::hub::{

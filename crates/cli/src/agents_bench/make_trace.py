@@ -241,7 +241,7 @@ trace = {
     "format": 1,
     "about": "a coding agent: tools with the contents of files, branches, a cancelled prompt, compaction, five other agents",
     "context": 8192,
-    "max_tokens": 4,
+    "max_tokens": 1,
     "texts": texts,
     "tools": TOOLS,
     "steps": steps,

@@ -113,7 +113,7 @@ impl Peer {
         let ask = Ask {
             messages: &messages,
             tools: &[],
-            max_tokens: 2,
+            max_tokens: 1,
             context,
             give_up: None,
         };
