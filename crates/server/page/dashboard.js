@@ -13,26 +13,23 @@ const LISTED_EVICTIONS = 8;
 const reasons = { room: "its cells were needed", count: "too many prefixes" };
 const misses = {
   new: "new",
-  empty: "new, nothing alike was stored",
-  differs: "differs from what was stored",
-  evicted: "evicted before",
+  empty: "nothing alike stored",
+  differs: "another text",
+  evicted: "evicted",
   window_evicted: "out of a window",
-  no_state: "no state kept there",
+  no_state: "no state kept",
   disabled: "reuse turned off",
 };
 
 const sum = (counts) => Object.values(counts).reduce((all, n) => all + n, 0);
 
-function show(key, name, value) {
-  let data = reuse.querySelector(`dd[data-figure="${key}"]`);
-  if (!data) {
-    const term = document.createElement("dt");
-    term.textContent = name;
-    data = document.createElement("dd");
-    data.dataset.figure = key;
-    reuse.append(term, data);
-  }
+function figure([key, name, value]) {
+  const term = document.createElement("dt");
+  term.textContent = name;
+  const data = document.createElement("dd");
+  data.dataset.figure = key;
   data.textContent = value;
+  return [term, data];
 }
 
 // A part of a whole, in words.
@@ -67,15 +64,16 @@ function eviction({ tokens, reason, kept_on, seconds_ago }) {
 export function summarise(state) {
   const { requests, tokens, computed } = state.reuse;
   const all = sum(requests);
-  show("hits", "Requests that reused", share(all - (requests.none ?? 0), all));
+  const figures = [["hits", "Requests that reused", share(all - (requests.none ?? 0), all)]];
   for (const [source, count] of Object.entries(requests)) {
-    if (source !== "none") show(`hits-${source}`, `… from ${source}`, `${count} (${tokens[source] ?? 0} tokens)`);
+    if (source !== "none") figures.push([`hits-${source}`, `… from ${source}`, `${count} (${tokens[source] ?? 0} tokens)`]);
   }
-  show("saved", "Tokens saved", share(state.counters.cached_tokens, state.counters.prompt_tokens));
+  figures.push(["saved", "Tokens saved", share(state.counters.cached_tokens, state.counters.prompt_tokens)]);
   for (const [reason, count] of Object.entries(computed)) {
-    show(`computed-${reason}`, `Computed: ${misses[reason] ?? reason}`, count);
+    figures.push([`computed-${reason}`, `Computed: ${misses[reason] ?? reason}`, count]);
   }
-  show("gap", "Longest gap of a stream", milliseconds(state.counters.longest_gap_micros));
+  figures.push(["gap", "Longest gap of a stream", milliseconds(state.counters.longest_gap_micros)]);
+  reuse.replaceChildren(...figures.flatMap(figure));
   rungs.replaceChildren(...state.rungs.map(rung));
   const { reasons: counts, last } = state.evicted;
   const parts = Object.entries(counts).map(([reason, count]) => `${count} because ${reasons[reason] ?? reason}`);
