@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use trace::Trace;
 
-/// Replay the requests of coding agents against servers, and count the tokens that they compute again
+/// Replay agents' requests against servers, and count the tokens computed again
 #[derive(Args)]
 #[command(
     after_help = "The built-in trace is a coding agent's: a long system prompt with tools, results with the contents of files, branches that run at \

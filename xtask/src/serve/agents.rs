@@ -144,7 +144,8 @@ impl BenchAgents {
             "# Tokens that agents make a server compute again\n\n\
              Made by `cargo xtask bench-agents`: the trace of [`kvark agents-bench`](../agents.md#measure-it), {} requests, on each server in one run,\n\
              one server after the other. *Again* are tokens that the server had computed for an earlier request and computed once more. All\n\
-             servers have memory for {tokens} tokens in f16; kvark's disk and llama.cpp's `--cache-ram` have {} MiB.\n\n\
+             servers have memory for {tokens} tokens in f16; kvark's disk and llama.cpp's `--cache-ram` have {} MiB. Each\n\
+             renders prompts by itself, so their lengths differ.\n\n\
              - CPU: {}, {} threads for each server{}\n- {} and {version}\n- model: {file}\n\n",
             measured["requests"],
             self.lower,

@@ -79,9 +79,13 @@ impl Peer {
         model: Option<&str>,
         context: usize,
     ) -> Result<Peer> {
-        let named = name.clone();
+        // A server without a name of its own is named by its address, which errors have.
+        let named = (!name.starts_with("http://")).then(|| name.clone());
         let connected = Peer::introduce(name, http, api, model, context);
-        connected.with_context(|| named)
+        match named {
+            Some(name) => connected.context(name),
+            None => connected,
+        }
     }
 
     fn introduce(

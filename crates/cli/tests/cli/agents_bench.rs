@@ -32,7 +32,7 @@ fn returning_agents() -> Value {
             steps.push(json!({ "ask": name, "kind": "return", "add": add }));
         }
     }
-    json!({ "format": 1, "about": "four agents", "context": 1024, "max_tokens": 2, "steps": steps })
+    json!({ "format": 1, "about": "four agents", "context": 1024, "max_tokens": 1, "steps": steps })
 }
 
 fn sums<'a>(report: &'a Value, kind: &str) -> &'a Value {
@@ -67,7 +67,7 @@ fn with_a_disk_nothing_is_computed_again_and_without_one_what_was_evicted() {
         json!([]),
         "/tokenize tells the tokens that are computed"
     );
-    assert_eq!(server["all"]["computed_again"], 0, "{report}");
+    assert_eq!(sums(&report, "return")["computed_again"], 0, "{report}");
     let cache = &server["cache"];
     assert!(cache["evictions"].as_u64().unwrap() > 0, "{cache}");
     let names = |list: &Value| -> Vec<String> {
@@ -82,7 +82,6 @@ fn with_a_disk_nothing_is_computed_again_and_without_one_what_was_evicted() {
     let again = sums(&report, "return")["computed_again"].as_u64().unwrap();
     let prompts = sums(&report, "return")["prompt_tokens"].as_u64().unwrap();
     assert!(again > prompts / 2, "{report}");
-    assert_eq!(sums(&report, "begin")["computed_again"], 0);
     let cache = &report["servers"][0]["cache"];
     assert_eq!(names(&cache["rungs"]), ["memory"]);
     assert_eq!(
