@@ -43,6 +43,11 @@ impl ModelArgs {
         }
     }
 
+    /// Whether a model was named.
+    pub(crate) fn is_named(&self) -> bool {
+        self.given().is_some()
+    }
+
     /// The path, name or reference that was given.
     fn given(&self) -> Option<String> {
         let named = self.model.as_ref().or(self.positional.as_ref());

@@ -188,6 +188,8 @@ pub(crate) fn parse(command: Command, arguments: &[OsString]) -> Result<ArgMatch
 fn applies(configuration: &Configuration, command: &str, key: &str, given: &ArgMatches) -> bool {
     match (command, key) {
         (_, keys::MODEL) => false,
+        // The key of one's own server is nothing that others may see.
+        ("agents-bench", "api-key") => false,
         // The command reads the variable itself.
         (_, "passes") => {
             let value = configuration.value(command, key);

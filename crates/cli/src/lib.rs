@@ -1,6 +1,7 @@
 //! The `kvark` command, as a library: the program and the Python package call [`main`].
 #![forbid(unsafe_code)]
 
+mod agents_bench;
 mod args;
 mod bench;
 mod catalogue;
@@ -86,6 +87,7 @@ enum Command {
     TuneKv(tune_kv::TuneKv),
     Embed(embed::Embed),
     Bench(bench::Bench),
+    AgentsBench(Box<agents_bench::AgentsBench>),
     Exec(exec::Exec),
     Export(export::Export),
     EmitC(emit_c::EmitC),
@@ -213,6 +215,7 @@ fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
         Command::TuneKv(command) => command.execute(),
         Command::Embed(command) => command.execute(),
         Command::Bench(command) => command.execute(),
+        Command::AgentsBench(command) => command.execute(),
         Command::Exec(command) => command.execute(),
         Command::Export(command) => command.execute(),
         Command::EmitC(command) => command.execute(),

@@ -75,6 +75,14 @@ pub enum HubErrorKind {
         /// Number of attempts without progress.
         attempts: u32,
     },
+    /// A server that the user named does not answer, or not as expected.
+    #[error("{url}: {message}")]
+    NoAnswer {
+        /// The address.
+        url: String,
+        /// What happened.
+        message: String,
+    },
     /// A server asks for a longer pause than a download waits.
     #[error("{url} asks to wait {seconds} s before the next try")]
     Busy {

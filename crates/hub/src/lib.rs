@@ -1,5 +1,5 @@
 //! Models by name: references, the catalogue, downloads from a model hub or an address, the folder that stores models, and
-//! the stores of Ollama on this machine.
+//! the stores of Ollama on this machine. Also requests to servers that run already.
 //!
 //! This is the only crate with network code.
 //!
@@ -23,6 +23,7 @@ mod download;
 mod error;
 mod ollama;
 mod options;
+mod plain_http;
 mod pull;
 mod quantisation;
 mod reference;
@@ -35,6 +36,7 @@ pub use client::HubClient;
 pub use error::{HubError, HubErrorKind};
 pub use ollama::{OllamaModel, OllamaStore};
 pub use options::HubOptions;
+pub use plain_http::{Heard, PlainHttp};
 pub use quantisation::quantisation_of_name;
 pub use reference::ModelRef;
 pub use running::{RunningServer, ServedModel};

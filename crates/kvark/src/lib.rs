@@ -24,12 +24,12 @@
 /// Models by name and the folder that stores them.
 pub use ::hub::catalogue;
 
-/// Models of a hub, of addresses and of a local Ollama store: references, downloads, and what is stored.
+/// Models of a hub, of addresses and of a local Ollama store: references, downloads, and what is stored. Requests to running servers.
 pub mod hub {
     pub use ::hub::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
     pub use ::hub::{
-        HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
-        OllamaStore, RunningServer, ServedModel, StoredModel, quantisation_of_name,
+        Heard, HubClient, HubError, HubErrorKind, HubOptions, ModelRef, ModelSource, OllamaModel,
+        OllamaStore, PlainHttp, RunningServer, ServedModel, StoredModel, quantisation_of_name,
     };
 }
 
@@ -74,9 +74,9 @@ pub mod speculative {
 pub mod engine {
     pub use ::runtime::{
         BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
-        EngineState, EventSink, GeneratedToken, Generation, HostRungs, MissReason, MovedTokens,
-        Request, RequestEvent, RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo,
-        TokenConstraint, TokenLogprobs,
+        EngineState, EventSink, Eviction, EvictionLog, EvictionReason, GeneratedToken, Generation,
+        HostRungs, MissReason, MovedTokens, Request, RequestEvent, RequestHandle, RequestOutput,
+        Rung, SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
     };
 }
 

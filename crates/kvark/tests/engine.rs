@@ -371,7 +371,7 @@ fn a_full_pool_makes_room_for_prefixes_on_disk_and_misses_name_evictions() {
         // Two more prompts fill the pool, and the first one's prefix goes.
         run(&engine, request(&prompt(2), 8, 2));
         run(&engine, request(&prompt(3), 8, 2));
-        assert_eq!(engine.handle().state().unwrap().evictions, 1);
+        assert_eq!(engine.handle().state().unwrap().evictions.total(), 1);
         let longer: Vec<u32> = prompt(1).into_iter().chain([5, 6, 7]).collect();
         let (_, output) = run(&engine, request(&longer, 1, 2));
         let miss = output.cache.miss.clone().unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::Temporary;
 use kvark::cache::KvStorage;
 use kvark::engine::{
-    CacheSource, Engine, HostRungs, Request, RequestEvent, RequestOutput, SchedulerOptions,
+    CacheSource, Engine, HostRungs, Request, RequestEvent, RequestOutput, Rung, SchedulerOptions,
 };
 use kvark::generate::GenerateOptions;
 use kvark::memory::MemoryLimit;
@@ -44,6 +44,12 @@ fn with_host(limit: u64, types: &[KvStorage]) -> SchedulerOptions {
         },
         ..SchedulerOptions::default()
     }
+}
+
+/// The rungs of host memory.
+fn host(engine: &Engine) -> Vec<Rung> {
+    let rungs = engine.handle().state().unwrap().rungs.into_iter();
+    rungs.filter(|rung| rung.name.starts_with("host")).collect()
 }
 
 /// The text of an agent, of which it has so many tokens by now.
@@ -114,9 +120,9 @@ fn agents_come_back_from_host_memory() {
             }
         }
         assert!(from_host > 8, "{name}: {from_host}");
-        let host = small.handle().state().unwrap().host;
+        let host = host(&small);
         assert_eq!(host.len(), 1);
-        assert!(host[0].1 > 0 && host[0].2 > 0, "{host:?}");
+        assert!(host[0].prefixes > 0 && host[0].bytes > 0, "{host:?}");
     }
 }
 
@@ -129,7 +135,7 @@ fn prefixes_go_down_the_rungs() {
         let engine = engine(&model, 256, with_host(64 << 20, &[]));
         output(&engine, request(&text(0, 200), 1));
         output(&engine, request(&text(1, 200), 1));
-        engine.handle().state().unwrap().host[0].2
+        host(&engine)[0].bytes
     };
     let limit = one * 5 / 2;
     let cold = engine(&model, 256, SchedulerOptions::default());
@@ -148,18 +154,14 @@ fn prefixes_go_down_the_rungs() {
         for agent in 0..6 {
             output(&small, request(&text(agent, 200), 1));
         }
-        let state = small.handle().state().unwrap();
-        let bytes: u64 = state.host.iter().map(|(_, _, bytes)| bytes).sum();
+        let host = host(&small);
+        let bytes: u64 = host.iter().map(|rung| rung.bytes).sum();
         assert!(bytes <= limit, "{bytes} of {limit}");
-        let names: Vec<&str> = state.host.iter().map(|(name, ..)| &**name).collect();
+        let names: Vec<&str> = host.iter().map(|rung| &*rung.name).collect();
         let expected = ["host", "host f16", "host f8_e4m3"];
         assert_eq!(names, expected[..=types.len()]);
-        if !types.is_empty() {
-            assert!(
-                state.host[1].1 + state.host.get(2).map_or(0, |h| h.1) > 0,
-                "{state:?}"
-            );
-        }
+        let smaller = host[1..].iter().map(|rung| rung.prefixes).sum::<usize>();
+        assert_eq!(smaller > 0, !types.is_empty(), "{host:?}");
         let texts: Vec<_> = (0..6).map(|agent| Arc::new(text(agent, 200))).collect();
         let rungs = small.handle().rungs(texts).unwrap();
         for (agent, (rung, tokens)) in rungs.iter().enumerate() {
@@ -209,7 +211,7 @@ fn approximate_files_need_permission_after_a_restart() {
         let engine = engine(&model, 256, with_host(64 << 20, &[]));
         output(&engine, request(&text(0, 200), 1));
         output(&engine, request(&text(1, 200), 1));
-        engine.handle().state().unwrap().host[0].2
+        host(&engine)[0].bytes
     };
     let first = engine(&model, 256, options(&[HALF], one * 3 / 2));
     // All requests at once: no idle moment in which prefixes would be written as they are.

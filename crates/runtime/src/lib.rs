@@ -59,8 +59,9 @@ pub use sampler::{
 };
 pub use scheduler::{
     BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
-    EventSink, Generation, HostRungs, MissReason, MovedTokens, Request, RequestEvent,
-    RequestHandle, RequestOutput, SchedulerOptions, SequenceInfo,
+    EventSink, Eviction, EvictionLog, EvictionReason, Generation, HostRungs, MissReason,
+    MovedTokens, Request, RequestEvent, RequestHandle, RequestOutput, Rung, SchedulerOptions,
+    SequenceInfo,
 };
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};

@@ -2,6 +2,7 @@
 // Holes and cells that were never used have colours of their own; cells that window layers no longer see are pale.
 
 import * as api from "./api.js";
+import { summarise } from "./dashboard.js";
 import { describe } from "./figures.js";
 
 const canvas = document.getElementById("cells");
@@ -171,6 +172,7 @@ export async function follow(model, signal, changed) {
         state = next;
         draw();
         describe(state, before, color);
+        summarise(state);
         const now = JSON.stringify(state.sequences.map((sequence) => sequence.request));
         if (requests !== null && requests !== now) changed();
         requests = now;

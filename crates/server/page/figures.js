@@ -5,7 +5,7 @@ const owners = document.getElementById("owners");
 
 const MOST_OWNERS = 40;
 
-const bytes = (n) => {
+export const bytes = (n) => {
   const units = ["B", "kB", "MB", "GB"];
   let unit = 0;
   while (n >= 1000 && unit < 3) {
@@ -54,12 +54,10 @@ export function describe(state, before, color) {
   show("Tokens per second", "speed", speed.toFixed(1));
   show("Generated tokens", "generated", counters.generated_tokens);
   show("Waiting requests", "waiting", state.waiting);
-  show("Evicted prefixes", "evicted", state.evictions);
   const memory = state.memory;
   const total = memory.weights + memory.packed + memory.kv + memory.arena;
   show("Keys and values", "kv", bytes(memory.kv));
   show("Memory", "memory", memory.limit ? `${bytes(total)} of ${bytes(memory.limit)}` : bytes(total));
-  if (state.disk.files) show("Prefixes on disk", "disk", `${state.disk.files} (${bytes(state.disk.bytes)})`);
   const list = state.sequences.slice(0, MOST_OWNERS).map((sequence) => owner(sequence, color));
   owners.replaceChildren(...list);
   if (state.sequences.length > MOST_OWNERS) {

@@ -11,10 +11,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use kvark::cache::{InvalidPolicy, KvPolicy, KvStorage, MigrationOptions};
-use kvark::engine::{Counters, EngineState};
+use kvark::engine::{CacheSource, Counters, EngineState, EvictionReason, MissReason};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -144,9 +144,11 @@ pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -
         "shared": state.ref_counts.iter().filter(|n| **n > 1).count(),
         "sequences": sequences.collect::<Vec<Value>>(),
         "waiting": state.waiting,
-        "evictions": state.evictions,
+        "rungs": rungs(state),
+        "reuse": reuse(counters),
+        "evictions": state.evictions.total(),
+        "evicted": evicted(state),
         "disk": { "files": state.disk.0, "bytes": state.disk.1 },
-        "rungs": rungs_of(state),
         "memory": {
             "weights": state.memory.weights,
             "packed": state.memory.packed,
@@ -161,21 +163,65 @@ pub(crate) fn cache_state(app: &App, model: &LoadedModel, state: &EngineState) -
             "steps": load(&counters.steps),
             "step_tokens": load(&counters.step_tokens),
             "step_micros": load(&counters.step_micros),
+            "longest_gap_micros": load(&counters.longest_gap_micros),
         },
         "uptime": app.started.elapsed().as_secs_f64(),
     })
 }
 
-/// The rungs that idle prefixes go down, with the prefixes on each and their bytes.
-fn rungs_of(state: &EngineState) -> Vec<Value> {
-    let retained = state.sequences.iter().filter(|info| info.request.is_none());
-    let host = state.host.iter();
-    let host = host.map(|(name, prefixes, bytes)| (&**name, *prefixes, *bytes));
-    let memory = ("memory", retained.count(), state.memory.kv as u64);
-    let disk = ("disk", state.disk.0, state.disk.1);
-    let all = std::iter::once(memory).chain(host).chain([disk]);
-    all.map(|(name, prefixes, bytes)| json!({ "name": name, "prefixes": prefixes, "bytes": bytes }))
-        .collect()
+/// What is kept where, memory first.
+fn rungs(state: &EngineState) -> Vec<Value> {
+    let rungs = state.rungs.iter().map(|rung| {
+        json!({
+            "name": rung.name,
+            "prefixes": rung.prefixes,
+            "tokens": rung.tokens,
+            "bytes": rung.bytes,
+            "limit": rung.limit,
+        })
+    });
+    rungs.collect()
+}
+
+/// Counts by name, without those that are 0.
+fn named_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> Map<String, Value> {
+    let counted = counts.filter(|(_, count)| *count > 0);
+    let named = counted.map(|(name, count)| (name.to_owned(), count.into()));
+    named.collect()
+}
+
+/// Requests and their prompt tokens by where these came from, and computed prompt tokens by the reason.
+fn reuse(counters: &Counters) -> Value {
+    let by_source = |all: &[AtomicU64]| {
+        let names = CacheSource::ALL.map(CacheSource::name).into_iter();
+        named_counts(names.zip(all.iter().map(|n| n.load(Ordering::Relaxed))))
+    };
+    let reasons = MissReason::ALL.map(MissReason::name).into_iter();
+    let computed = counters.computed_tokens_for.iter();
+    let computed = reasons.zip(computed.map(|n| n.load(Ordering::Relaxed)));
+    json!({
+        "requests": by_source(&counters.requests_from),
+        "tokens": by_source(&counters.cached_tokens_from),
+        "computed": named_counts(computed),
+    })
+}
+
+/// Evictions by reason, and the last ones.
+fn evicted(state: &EngineState) -> Value {
+    let log = &state.evictions;
+    let reasons = EvictionReason::ALL.into_iter();
+    let last = log.last().map(|eviction| {
+        json!({
+            "tokens": eviction.tokens,
+            "reason": eviction.reason.name(),
+            "kept_on": eviction.kept_on,
+            "seconds_ago": eviction.at.elapsed().as_secs(),
+        })
+    });
+    json!({
+        "reasons": named_counts(reasons.map(|reason| (reason.name(), log.count(reason)))),
+        "last": last.collect::<Vec<Value>>(),
+    })
 }
 
 /// `GET /v1/kvark/cache`
@@ -336,7 +382,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     let counters = counters.map(|(model, counters)| (model, counters_of(counters)));
     let gauges = states
         .iter()
-        .map(|(model, state)| (&*model.name, gauges_of(state)));
+        .map(|(model, state)| (&*model.name, gauges_of(state, model.engine().counters())));
     let text = metrics_text("counter", &counters.collect::<Vec<_>>())
         + &metrics_text("gauge", &gauges.collect::<Vec<_>>());
     let kind = [(
@@ -417,14 +463,15 @@ fn counters_of(c: &Counters) -> [Metric; 14] {
     counters.map(|(name, help, counter)| (name, help, counter.load(Ordering::Relaxed)))
 }
 
-fn gauges_of(s: &EngineState) -> [Metric; 9] {
+fn gauges_of(s: &EngineState, counters: &Counters) -> [Metric; 11] {
     let running = s
         .sequences
         .iter()
         .filter(|info| info.request.is_some())
         .count();
     let shared = s.ref_counts.iter().filter(|n| **n > 1).count();
-    let host: u64 = s.host.iter().map(|(_, _, bytes)| bytes).sum();
+    let host = s.rungs.iter().filter(|rung| rung.name.starts_with("host"));
+    let host: u64 = host.map(|rung| rung.bytes).sum();
     let gauges = [
         ("requests_running", "Requests that have a sequence", running),
         ("requests_waiting", "Requests that wait", s.waiting),
@@ -443,6 +490,16 @@ fn gauges_of(s: &EngineState) -> [Metric; 9] {
             host as usize,
         ),
         ("disk_bytes", "Bytes of prefixes on disk", s.disk.1 as usize),
+        (
+            "prefixes_evicted",
+            "Prefixes that left memory since the model was loaded",
+            s.evictions.total() as usize,
+        ),
+        (
+            "longest_gap_microseconds",
+            "Longest time between two tokens of one answer",
+            counters.longest_gap_micros.load(Ordering::Relaxed) as usize,
+        ),
     ];
     gauges.map(|(name, help, value)| (name, help, value as u64))
 }

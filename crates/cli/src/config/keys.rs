@@ -27,7 +27,8 @@ const NOT_CONFIGURED: [&str; 14] = [
 ];
 
 /// Flags that say what one run reads, does and writes.
-const OF_ONE_RUN: [&str; 20] = [
+const OF_ONE_RUN: [&str; 26] = [
+    "api",
     "cache",
     "chat",
     "compare",
@@ -38,13 +39,18 @@ const OF_ONE_RUN: [&str; 20] = [
     "messages",
     "on",
     "parallel",
+    "print-trace",
     "profile",
     "prompt",
     "prompt-cache",
+    "requests",
     "restore",
+    "served-model",
     "stride",
     "svg",
     "token-ids",
+    "trace",
+    "url",
     "version",
     "hf-repo",
     "hf-file",

@@ -33,6 +33,10 @@ fn every_command_explains_itself() {
             format!("--n-prompt --n-gen --n-prompt-gen --n-depth --repetitions --output --compare --json {engine}"),
         ),
         (
+            "agents-bench",
+            format!("--model --url --api --served-model --trace --requests --print-trace --parallel --cache-disk --json {engine}"),
+        ),
+        (
             "embed",
             "--model --hf-repo --file --pooling --no-normalize --truncate --threads --json cosine".into(),
         ),

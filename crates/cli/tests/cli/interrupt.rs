@@ -157,3 +157,17 @@ fn a_download_that_stalls_can_be_left() {
     let text = "interrupted; kvark pull hf:owner/name continues the download";
     assert!(output.stderr.contains(text), "{output:?}");
 }
+
+#[test]
+fn a_replay_ends_while_a_server_is_silent() {
+    let folder = Folder::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let child = start(&folder, &["agents-bench", "--url", &url]);
+    let (mut asked, _) = listener.accept().unwrap();
+    asked.read_exact(&mut [0]).unwrap();
+    interrupt(&child);
+    let output = end(child);
+    assert_eq!(output.code, Some(130), "{output:?}");
+    assert!(output.stderr.ends_with("interrupted\n"), "{output:?}");
+}

@@ -1,5 +1,6 @@
 //! The built command, run as a user runs it.
 
+mod agents_bench;
 mod bad_input;
 mod bench;
 mod catalogue;

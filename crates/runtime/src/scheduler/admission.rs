@@ -95,11 +95,8 @@ impl Scheduler {
         });
         match reused {
             Ok(report) => {
-                let counters = &self.shared.counters;
                 if request.listener.report.is_none() {
-                    Counters::add(&counters.started, 1);
-                    Counters::add(&counters.prompt_tokens, report.prompt_tokens);
-                    Counters::add(&counters.cached_tokens, report.cached_tokens);
+                    self.shared.counters.add_report(&report);
                 }
                 request.listener.start(report);
                 self.running.push(request);

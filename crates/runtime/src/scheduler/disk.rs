@@ -1,5 +1,7 @@
 //! `DiskStore`: prefixes as snapshot files, within a size limit, kept over restarts.
 
+use super::request::CacheSource;
+use super::state::Rung;
 use super::stored::{Found, StoredPrefix, StoredPrefixes, notes_of};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::{BatchRunner, Model, RuntimeError};
@@ -57,6 +59,18 @@ impl DiskStore {
     /// The number of files, and their bytes.
     pub(super) fn usage(&self) -> (usize, u64) {
         self.files.usage()
+    }
+
+    /// What is on the disk.
+    pub(super) fn rung(&self) -> Rung {
+        let (prefixes, bytes) = self.usage();
+        Rung {
+            name: CacheSource::Disk.name().to_owned(),
+            prefixes,
+            tokens: self.files.iter().map(|(_, file)| file.tokens.len()).sum(),
+            bytes,
+            limit: self.limit,
+        }
     }
 
     /// The file from which the longest prefix of `tokens`, at most `limit` of them, can be restored.

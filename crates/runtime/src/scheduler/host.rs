@@ -1,5 +1,6 @@
 //! `HostStore`: prefixes in host memory that left the pool. As they age, their rows are stored in smaller types, if that is allowed.
 
+use super::state::Rung;
 use super::stored::{Found, StoredPrefix, StoredPrefixes};
 use crate::snapshot::Snapshot;
 use kv::KvStorage;
@@ -160,15 +161,23 @@ impl HostStore {
         self.name(rung)
     }
 
-    /// For each rung its name, the number of prefixes on it and their bytes.
-    pub(super) fn usage(&self) -> Vec<(String, usize, u64)> {
-        if self.rungs.limit == 0 {
+    /// What is on the rungs, which share the limit.
+    pub(super) fn rungs(&self) -> Vec<Rung> {
+        if !self.is_there() {
             return vec![];
         }
         let rung = |rung: usize| {
-            let there = self.prefixes.iter().filter(|(_, p)| p.place.rung == rung);
-            let (count, bytes) = there.fold((0, 0), |(n, sum), (_, p)| (n + 1, sum + p.bytes));
-            (self.name(rung), count, bytes)
+            let there = || {
+                let all = self.prefixes.iter().map(|(_, prefix)| prefix);
+                all.filter(|prefix| prefix.place.rung == rung)
+            };
+            Rung {
+                name: self.name(rung),
+                prefixes: there().count(),
+                tokens: there().map(|prefix| prefix.tokens.len()).sum(),
+                bytes: there().map(|prefix| prefix.bytes).sum(),
+                limit: self.rungs.limit,
+            }
         };
         (0..=self.rungs.types.len()).map(rung).collect()
     }

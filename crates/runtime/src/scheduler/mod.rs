@@ -8,6 +8,7 @@ mod admission;
 mod branch_cells;
 mod disk;
 mod engine;
+mod evictions;
 mod host;
 mod pace;
 mod prefix_store;
@@ -21,12 +22,13 @@ mod stored;
 
 pub use branch_cells::BranchCells;
 pub use engine::{Engine, EngineHandle, EventSink};
+pub use evictions::{Eviction, EvictionLog, EvictionReason};
 pub use host::HostRungs;
 pub use request::{
     CacheMiss, CacheReport, CacheSource, Generation, MissReason, MovedTokens, Request,
     RequestEvent, RequestHandle, RequestOutput,
 };
-pub use state::{Counters, EngineState, SequenceInfo};
+pub use state::{Counters, EngineState, Rung, SequenceInfo};
 
 use crate::decode::MaskWorker;
 use crate::generation::FinishReason;

@@ -2,16 +2,19 @@
 
 use super::branch_cells::{BranchCells, Released};
 use super::disk::DiskStore;
+use super::evictions::{Eviction, EvictionLog, EvictionReason};
 use super::host::HostStore;
 use super::radix::RadixIndex;
 use super::request::{CacheMiss, CacheReport, CacheSource, MissReason};
 use super::speeds::{Speeds, Way};
+use super::state::Rung;
 use super::stored::{inexact_of, notes_of};
 use crate::batch_runner::Approximation;
 use crate::snapshot::Snapshot;
 use crate::{BatchRunner, Model, RuntimeError, RuntimeErrorKind};
 use kv::{KvErrorKind, SeqId};
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 /// Shorter prefixes leave the pool for nowhere: computing them again is as fast.
 const MIN_SAVED_TOKENS: usize = 64;
@@ -33,7 +36,7 @@ pub(super) struct PrefixStore {
     disk: Option<DiskStore>,
     /// What it takes to bring a prefix back.
     pub(super) speeds: Speeds,
-    evictions: u64,
+    evictions: EvictionLog,
     next_number: u64,
     /// The prefixes whose holds have ended.
     released: Released,
@@ -124,7 +127,7 @@ impl PrefixStore {
             clock: 0,
             max_entries,
             disk,
-            evictions: 0,
+            evictions: EvictionLog::default(),
             next_number: 0,
             released: Released::default(),
             evicted: EvictedPrefixes::default(),
@@ -182,19 +185,20 @@ impl PrefixStore {
         (found.owners.first().copied(), found.len)
     }
 
-    /// The number of prefixes that were removed to make room.
-    pub(super) fn evictions(&self) -> u64 {
-        self.evictions
+    /// The prefixes that were removed to make room.
+    pub(super) fn evictions(&self) -> &EvictionLog {
+        &self.evictions
+    }
+
+    /// The rungs below memory, and what is on them.
+    pub(super) fn rungs(&self) -> Vec<Rung> {
+        let disk = self.disk.iter().map(DiskStore::rung);
+        self.host.rungs().into_iter().chain(disk).collect()
     }
 
     /// The number of files on disk, and their bytes.
     pub(super) fn disk_usage(&self) -> (usize, u64) {
         self.disk.as_ref().map_or((0, 0), DiskStore::usage)
-    }
-
-    /// The rungs of host memory: name, prefixes, bytes.
-    pub(super) fn host_usage(&self) -> Vec<(String, usize, u64)> {
-        self.host.usage()
     }
 
     /// The rung from which the most of these tokens would come, and their number.
@@ -494,7 +498,7 @@ impl PrefixStore {
             self.release(runner, id)?;
         }
         while self.entries.len() >= self.max_entries {
-            if !self.evict(runner, model)? {
+            if !self.evict_for(EvictionReason::Count, runner, model)? {
                 return Ok(None);
             }
         }
@@ -509,6 +513,15 @@ impl PrefixStore {
         runner: &mut BatchRunner,
         model: &Model,
     ) -> Result<bool, RuntimeError> {
+        self.evict_for(EvictionReason::Room, runner, model)
+    }
+
+    fn evict_for(
+        &mut self,
+        reason: EvictionReason,
+        runner: &mut BatchRunner,
+        model: &Model,
+    ) -> Result<bool, RuntimeError> {
         self.drop_released();
         let Some(id) = self.first_to_leave(runner)? else {
             return Ok(false);
@@ -516,9 +529,15 @@ impl PrefixStore {
         self.leave(runner, model, id);
         if let Some(entry) = self.entries.get(&id) {
             self.evicted.add(entry.tokens.clone());
+            let kept_on = self.kept_on(&entry.tokens);
+            self.evictions.add(Eviction {
+                tokens: entry.tokens.len(),
+                reason,
+                kept_on,
+                at: Instant::now(),
+            });
         }
         self.release(runner, id)?;
-        self.evictions += 1;
         Ok(true)
     }
 
@@ -563,9 +582,18 @@ impl PrefixStore {
         for left in self.host.put(snapshot, running) {
             self.keep_on_disk(&left);
         }
-        let tokens = &runner.fed_tokens(seq)[..len];
+        self.kept_on(&runner.fed_tokens(seq)[..len]).is_some()
+    }
+
+    /// The rung outside the pool that has all these tokens.
+    fn kept_on(&self, tokens: &[u32]) -> Option<String> {
+        let in_host = self.host.find(tokens, tokens.len());
+        let in_host = in_host.filter(|found| found.kept == tokens.len());
         let on_disk = || self.disk.as_ref().is_some_and(|disk| disk.holds(tokens));
-        self.host.holds(tokens) || on_disk()
+        match in_host {
+            Some(found) => Some(self.host.rung_of(found.id)),
+            None => on_disk().then(|| CacheSource::Disk.name().to_owned()),
+        }
     }
 
     fn keep_on_disk(&mut self, snapshot: &Snapshot) {

@@ -10,7 +10,7 @@ use crate::{RuntimeError, Sampler};
 use kv::SeqId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A request: what it generates with, and who hears of it.
 pub(super) struct RunningRequest {
@@ -34,6 +34,9 @@ pub(super) struct Listener {
     submitted: Instant,
     started: Instant,
     first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    /// The longest time between two tokens so far.
+    pub(super) longest_gap: Duration,
 }
 
 impl RunningRequest {
@@ -67,6 +70,8 @@ impl RunningRequest {
                 submitted,
                 started: submitted,
                 first_token: None,
+                last_token: None,
+                longest_gap: Duration::ZERO,
             },
         }
     }
@@ -148,7 +153,11 @@ impl Listener {
             StepEvent::PromptProgress(done) => RequestEvent::PromptProgress(done),
             StepEvent::Round(round) => RequestEvent::Round(round),
             StepEvent::Token(token) => {
-                self.first_token.get_or_insert_with(Instant::now);
+                let now = Instant::now();
+                self.first_token.get_or_insert(now);
+                if let Some(before) = self.last_token.replace(now) {
+                    self.longest_gap = self.longest_gap.max(now - before);
+                }
                 RequestEvent::Token(token)
             }
         };

@@ -1,9 +1,12 @@
 //! What an engine reports about itself: counters, sequences and cells.
 
+use super::evictions::EvictionLog;
 use super::prefix_store::PrefixStore;
+use super::request::{CacheReport, CacheSource, MissReason};
 use crate::{BatchRunner, MemoryUsage, RuntimeError};
 use kv::{CellRun, SeqId};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Counts since the start of an engine.
 #[derive(Debug, Default)]
@@ -22,6 +25,14 @@ pub struct Counters {
     pub prompt_tokens: AtomicU64,
     /// Prompt tokens that were reused.
     pub cached_tokens: AtomicU64,
+    /// Requests by [`CacheSource`]: where their reused tokens came from.
+    pub requests_from: [AtomicU64; CacheSource::ALL.len()],
+    /// Reused tokens by [`CacheSource`].
+    pub cached_tokens_from: [AtomicU64; CacheSource::ALL.len()],
+    /// Prompt tokens that were computed, by the [`MissReason`] of their request.
+    pub computed_tokens_for: [AtomicU64; MissReason::ALL.len()],
+    /// Microseconds of the longest time between two tokens of one answer.
+    pub longest_gap_micros: AtomicU64,
     /// Generated tokens.
     pub generated_tokens: AtomicU64,
     /// Forwards.
@@ -44,6 +55,25 @@ impl Counters {
     pub(super) fn add(counter: &AtomicU64, n: usize) {
         counter.fetch_add(n as u64, Ordering::Relaxed);
     }
+
+    /// Counts what a request that begins has reused, and why not more.
+    pub(super) fn add_report(&self, report: &CacheReport) {
+        let source = report.source as usize;
+        Counters::add(&self.started, 1);
+        Counters::add(&self.prompt_tokens, report.prompt_tokens);
+        Counters::add(&self.cached_tokens, report.cached_tokens);
+        Counters::add(&self.requests_from[source], 1);
+        Counters::add(&self.cached_tokens_from[source], report.cached_tokens);
+        if let Some(miss) = &report.miss {
+            let computed = report.prompt_tokens - report.cached_tokens;
+            Counters::add(&self.computed_tokens_for[miss.reason as usize], computed);
+        }
+    }
+
+    pub(super) fn add_gap(&self, gap: Duration) {
+        let micros = u64::try_from(gap.as_micros()).unwrap_or(u64::MAX);
+        self.longest_gap_micros.fetch_max(micros, Ordering::Relaxed);
+    }
 }
 
 /// The sequences and cells of an engine at one moment.
@@ -62,11 +92,26 @@ pub struct EngineState {
     /// Memory in use.
     pub memory: MemoryUsage,
     /// Prefixes that were removed to make room.
-    pub evictions: u64,
+    pub evictions: EvictionLog,
+    /// Where keys and values are, memory first.
+    pub rungs: Vec<Rung>,
     /// The number of prefix files on disk, and their bytes.
     pub disk: (usize, u64),
-    /// The rungs of host memory: name, prefixes, bytes.
-    pub host: Vec<(String, usize, u64)>,
+}
+
+/// A place that keys and values are kept in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rung {
+    /// Its name.
+    pub name: String,
+    /// The prefixes there.
+    pub prefixes: usize,
+    /// Their tokens; in memory the cells in use, running requests included.
+    pub tokens: usize,
+    /// Bytes of these tokens.
+    pub bytes: u64,
+    /// Bytes that it may have.
+    pub limit: u64,
 }
 
 /// A sequence of an engine.
@@ -107,16 +152,26 @@ impl EngineState {
         for info in &mut sequences {
             info.runs = runner.runs(info.seq)?;
         }
+        let (capacity, used, memory) = (runner.capacity()?, runner.cells_used()?, runner.memory()?);
+        let in_memory = Rung {
+            name: CacheSource::Memory.name().to_owned(),
+            prefixes: store.entries().count(),
+            tokens: used,
+            bytes: (memory.kv as u128 * used as u128 / capacity.max(1) as u128) as u64,
+            limit: memory.kv as u64,
+        };
+        let mut rungs = vec![in_memory];
+        rungs.extend(store.rungs());
         Ok(EngineState {
-            capacity: runner.capacity()?,
-            used: runner.cells_used()?,
+            capacity,
+            used,
             ref_counts: runner.ref_counts()?,
             sequences,
             waiting,
-            memory: runner.memory()?,
-            evictions: store.evictions(),
+            memory,
+            evictions: store.evictions().clone(),
+            rungs,
             disk: store.disk_usage(),
-            host: store.host_usage(),
         })
     }
 }

@@ -68,6 +68,39 @@ test("the map draws cells, names tokens, and stripes what a fork shares", () =>
     assert.equal(await page.locator("#owners li").count(), 0);
   }));
 
+test("the dashboard shows what was reused, where it is kept and what left", () =>
+  onPage(async (page) => {
+    const figure = (name) => page.locator(`#reuse dd[data-figure="${name}"]`);
+    const count = async (name) => Number.parseInt(await figure(name).innerText(), 10);
+    const [hits, saved] = [await count("hits"), await count("saved")];
+    await send(page, "Name a bird.", 2);
+    await send(page, "Name another one.", 4);
+    await page.waitForFunction(
+      ([hits, saved]) => {
+        const number = (name) => Number.parseInt(document.querySelector(`#reuse dd[data-figure="${name}"]`).textContent, 10);
+        return number("hits") > hits && number("saved") > saved + 20;
+      },
+      [hits, saved],
+    );
+    const state = await api("GET", "/v1/kvark/cache");
+    const { requests } = state.reuse;
+    const reused = Object.entries(requests).reduce((all, [name, n]) => (name === "none" ? all : all + n), 0);
+    assert.equal(await count("hits"), reused);
+    assert.equal(await count("saved"), state.counters.cached_tokens);
+    assert.match(await figure("gap").innerText(), /^[\d.]+ ms$/);
+    assert.ok(state.counters.longest_gap_micros > 0);
+    const rungs = await page.locator("#rungs li").evaluateAll((items) => items.map((item) => item.dataset.rung));
+    assert.deepEqual(rungs, state.rungs.map((rung) => rung.name));
+    assert.equal(rungs[0], "memory");
+    assert.ok(Number(await page.locator("#rungs li meter").first().getAttribute("value")) > 0);
+    const listed = await page.locator("#evictions li").count();
+    assert.equal(listed, Math.min(8, state.evicted.last.length));
+    const all = Object.values(state.evicted.reasons).reduce((sum, n) => sum + n, 0);
+    assert.equal(all, state.evictions);
+    assert.match(await page.locator("#eviction-summary").innerText(), all ? /because/ : /^None so far/);
+    await shot(page, "dashboard");
+  }));
+
 test("figures follow the server", () =>
   onPage(async (page) => {
     const figure = (name) => page.locator(`#figures dd[data-figure="${name}"]`).innerText();
