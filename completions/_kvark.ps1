@@ -34,6 +34,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('tune-kv', 'tune-kv', [CompletionResultType]::ParameterValue, 'Choose how every layer stores its keys and values, by what it costs on a text')
             [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
+            [CompletionResult]::new('agents-bench', 'agents-bench', [CompletionResultType]::ParameterValue, 'Replay agents'' requests against servers, and count the tokens computed again')
             [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
             [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
@@ -496,6 +497,49 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
             break
         }
+        'kvark;agents-bench' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
+            [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
+            [CompletionResult]::new('--url', '--url', [CompletionResultType]::ParameterName, 'A server that runs already, over plain HTTP; can be repeated. kvark''s own is then measured only if a MODEL is named')
+            [CompletionResult]::new('--api', '--api', [CompletionResultType]::ParameterName, 'API of these servers: openai or ollama [default: found out]')
+            [CompletionResult]::new('--served-model', '--served-model', [CompletionResultType]::ParameterName, 'Model that these servers are asked for [default: the one that each lists first]')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key of these servers')
+            [CompletionResult]::new('--trace', '--trace', [CompletionResultType]::ParameterName, 'Replay this trace instead of the built-in one')
+            [CompletionResult]::new('--requests', '--requests', [CompletionResultType]::ParameterName, 'Replay its first N requests only')
+            [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Conversations whose whole context fits in the memory of kvark''s own server, and requests that it runs at once')
+            [CompletionResult]::new('--np', '--np', [CompletionResultType]::ParameterName, 'Conversations whose whole context fits in the memory of kvark''s own server, and requests that it runs at once')
+            [CompletionResult]::new('--cache-disk', '--cache-disk', [CompletionResultType]::ParameterName, 'Keep prefixes of kvark''s own server on disk, up to this size, in a temporary folder')
+            [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('--ctx-size', '--ctx-size', [CompletionResultType]::ParameterName, 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]')
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]')
+            [CompletionResult]::new('-b', '-b', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--batch-size', '--batch-size', [CompletionResultType]::ParameterName, 'Maximum number of tokens in one step of prompt processing')
+            [CompletionResult]::new('--cache-type-k', '--cache-type-k', [CompletionResultType]::ParameterName, 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h')
+            [CompletionResult]::new('--cache-type-v', '--cache-type-v', [CompletionResultType]::ParameterName, 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h')
+            [CompletionResult]::new('--kv-policy', '--kv-policy', [CompletionResultType]::ParameterName, 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them')
+            [CompletionResult]::new('--state-budget', '--state-budget', [CompletionResultType]::ParameterName, 'Most memory that snapshots of recurrent layers'' states may take, such as 64M; a model of attention alone has none')
+            [CompletionResult]::new('--state-type', '--state-type', [CompletionResultType]::ParameterName, 'Storage type of recurrent layers'' states: f32 or f16 (half the memory, rounded after every token)')
+            [CompletionResult]::new('--state-interval', '--state-interval', [CompletionResultType]::ParameterName, 'Keep a snapshot of recurrent layers'' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end')
+            [CompletionResult]::new('--expert-budget', '--expert-budget', [CompletionResultType]::ParameterName, 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]')
+            [CompletionResult]::new('--mem-limit', '--mem-limit', [CompletionResultType]::ParameterName, 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]')
+            [CompletionResult]::new('--run-mode', '--run-mode', [CompletionResultType]::ParameterName, 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode')
+            [CompletionResult]::new('--precision', '--precision', [CompletionResultType]::ParameterName, 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token''s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs')
+            [CompletionResult]::new('--device', '--device', [CompletionResultType]::ParameterName, 'The device to compute on')
+            [CompletionResult]::new('--n-cpu-moe', '--n-cpu-moe', [CompletionResultType]::ParameterName, 'Keep the routed experts of the first N layers in the host''s memory')
+            [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
+            [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--print-trace', '--print-trace', [CompletionResultType]::ParameterName, 'Print the built-in trace, as a beginning of another one')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('--preallocate', '--preallocate', [CompletionResultType]::ParameterName, 'Allocate all keys and values before the first token, as one region, instead of growing with the context')
+            [CompletionResult]::new('--cpu-moe', '--cpu-moe', [CompletionResultType]::ParameterName, 'Keep the routed experts of all layers in the host''s memory, from which the GPU reads them; on the CPU they are there anyway')
+            [CompletionResult]::new('--interpret', '--interpret', [CompletionResultType]::ParameterName, 'Same as --executor interpreted')
+            [CompletionResult]::new('--no-packed-file', '--no-packed-file', [CompletionResultType]::ParameterName, 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help (see more with ''--help'')')
+            break
+        }
         'kvark;exec' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
@@ -686,6 +730,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('tune-kv', 'tune-kv', [CompletionResultType]::ParameterValue, 'Choose how every layer stores its keys and values, by what it costs on a text')
             [CompletionResult]::new('embed', 'embed', [CompletionResultType]::ParameterValue, 'Turn texts into embeddings')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure tokens per second, like llama-bench')
+            [CompletionResult]::new('agents-bench', 'agents-bench', [CompletionResultType]::ParameterValue, 'Replay agents'' requests against servers, and count the tokens computed again')
             [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
             [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
@@ -728,6 +773,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;bench' {
+            break
+        }
+        'kvark;help;agents-bench' {
             break
         }
         'kvark;help;exec' {

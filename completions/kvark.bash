@@ -16,6 +16,9 @@ _kvark() {
             ",$1")
                 cmd="kvark"
                 ;;
+            kvark,agents-bench)
+                cmd="kvark__subcmd__agents__subcmd__bench"
+                ;;
             kvark,bench)
                 cmd="kvark__subcmd__bench"
                 ;;
@@ -87,6 +90,9 @@ _kvark() {
                 ;;
             kvark,tune-kv)
                 cmd="kvark__subcmd__tune__subcmd__kv"
+                ;;
+            kvark__subcmd__help,agents-bench)
+                cmd="kvark__subcmd__help__subcmd__agents__subcmd__bench"
                 ;;
             kvark__subcmd__help,bench)
                 cmd="kvark__subcmd__help__subcmd__bench"
@@ -167,12 +173,158 @@ _kvark() {
 
     case "${cmd}" in
         kvark)
-            opts="-h -V --help --version run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
+            opts="-h -V --help --version run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__agents__subcmd__bench)
+            opts="-m -c -t -b -h --model --hf-repo --url --api --served-model --api-key --trace --requests --print-trace --np --parallel --cache-disk --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                return 0
+            fi
+            if [[ ${cur} == -* ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --model)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
+                    return 0
+                    ;;
+                --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --api)
+                    COMPREPLY=($(compgen -W "openai ollama" -- "${cur}"))
+                    return 0
+                    ;;
+                --served-model)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --api-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --trace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --requests)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --parallel)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --np)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-disk)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ctx-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --batch-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -b)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-k)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --cache-type-v)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --kv-policy)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-type)
+                    COMPREPLY=($(compgen -W "f32 f16" -- "${cur}"))
+                    return 0
+                    ;;
+                --state-interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expert-budget)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mem-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --run-mode)
+                    COMPREPLY=($(compgen -W "none piecewise full full_decode_only full_and_piecewise all" -- "${cur}"))
+                    return 0
+                    ;;
+                --precision)
+                    COMPREPLY=($(compgen -W "high balanced fast" -- "${cur}"))
+                    return 0
+                    ;;
+                --device)
+                    COMPREPLY=($(compgen -W "cpu cuda" -- "${cur}"))
+                    return 0
+                    ;;
+                --n-cpu-moe)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --executor)
+                    COMPREPLY=($(compgen -W "compiled interpreted" -- "${cur}"))
+                    return 0
+                    ;;
+                --passes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -983,8 +1135,22 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help)
-            opts="run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
+            opts="run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__help__subcmd__agents__subcmd__bench)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

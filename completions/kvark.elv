@@ -31,6 +31,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand tune-kv 'Choose how every layer stores its keys and values, by what it costs on a text'
             cand embed 'Turn texts into embeddings'
             cand bench 'Measure tokens per second, like llama-bench'
+            cand agents-bench 'Replay agents'' requests against servers, and count the tokens computed again'
             cand exec 'Run any model once on given or random tensors'
             cand export 'Export a model to a .pt2 file with PyTorch'
             cand emit-c 'Write a model as a C program in which every address is fixed'
@@ -483,6 +484,48 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'
         }
+        &'kvark;agents-bench'= {
+            cand -m 'The model, as a flag'
+            cand --model 'The model, as a flag'
+            cand --hf-repo 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one'
+            cand --url 'A server that runs already, over plain HTTP; can be repeated. kvark''s own is then measured only if a MODEL is named'
+            cand --api 'API of these servers: openai or ollama [default: found out]'
+            cand --served-model 'Model that these servers are asked for [default: the one that each lists first]'
+            cand --api-key 'Key of these servers'
+            cand --trace 'Replay this trace instead of the built-in one'
+            cand --requests 'Replay its first N requests only'
+            cand --parallel 'Conversations whose whole context fits in the memory of kvark''s own server, and requests that it runs at once'
+            cand --np 'Conversations whose whole context fits in the memory of kvark''s own server, and requests that it runs at once'
+            cand --cache-disk 'Keep prefixes of kvark''s own server on disk, up to this size, in a temporary folder'
+            cand -c 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]'
+            cand --ctx-size 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]'
+            cand -t 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]'
+            cand --threads 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]'
+            cand -b 'Maximum number of tokens in one step of prompt processing'
+            cand --batch-size 'Maximum number of tokens in one step of prompt processing'
+            cand --cache-type-k 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h'
+            cand --cache-type-v 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h'
+            cand --kv-policy 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them'
+            cand --state-budget 'Most memory that snapshots of recurrent layers'' states may take, such as 64M; a model of attention alone has none'
+            cand --state-type 'Storage type of recurrent layers'' states: f32 or f16 (half the memory, rounded after every token)'
+            cand --state-interval 'Keep a snapshot of recurrent layers'' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end'
+            cand --expert-budget 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]'
+            cand --mem-limit 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]'
+            cand --run-mode 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode'
+            cand --precision 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token''s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs'
+            cand --device 'The device to compute on'
+            cand --n-cpu-moe 'Keep the routed experts of the first N layers in the host''s memory'
+            cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
+            cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --print-trace 'Print the built-in trace, as a beginning of another one'
+            cand --json 'Print one JSON object'
+            cand --preallocate 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+            cand --cpu-moe 'Keep the routed experts of all layers in the host''s memory, from which the GPU reads them; on the CPU they are there anyway'
+            cand --interpret 'Same as --executor interpreted'
+            cand --no-packed-file 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+            cand -h 'Print help (see more with ''--help'')'
+            cand --help 'Print help (see more with ''--help'')'
+        }
         &'kvark;exec'= {
             cand -m 'The model, as a flag'
             cand --model 'The model, as a flag'
@@ -659,6 +702,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand tune-kv 'Choose how every layer stores its keys and values, by what it costs on a text'
             cand embed 'Turn texts into embeddings'
             cand bench 'Measure tokens per second, like llama-bench'
+            cand agents-bench 'Replay agents'' requests against servers, and count the tokens computed again'
             cand exec 'Run any model once on given or random tensors'
             cand export 'Export a model to a .pt2 file with PyTorch'
             cand emit-c 'Write a model as a C program in which every address is fixed'
@@ -692,6 +736,8 @@ set edit:completion:arg-completer[kvark] = {|@words|
         &'kvark;help;embed'= {
         }
         &'kvark;help;bench'= {
+        }
+        &'kvark;help;agents-bench'= {
         }
         &'kvark;help;exec'= {
         }

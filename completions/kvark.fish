@@ -35,6 +35,7 @@ complete -c kvark -n "__fish_kvark_needs_command" -f -a "score" -d 'Score a text
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "tune-kv" -d 'Choose how every layer stores its keys and values, by what it costs on a text'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "embed" -d 'Turn texts into embeddings'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_needs_command" -f -a "agents-bench" -d 'Replay agents\' requests against servers, and count the tokens computed again'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "exec" -d 'Run any model once on given or random tensors'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
 complete -c kvark -n "__fish_kvark_needs_command" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
@@ -607,6 +608,67 @@ complete -c kvark -n "__fish_kvark_using_subcommand bench" -l cpu-moe -d 'Keep t
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l interpret -d 'Same as --executor interpreted'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s m -l model -d 'The model, as a flag' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l url -d 'A server that runs already, over plain HTTP; can be repeated. kvark\'s own is then measured only if a MODEL is named' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l api -d 'API of these servers: openai or ollama [default: found out]' -r -f -a "openai\t''
+ollama\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l served-model -d 'Model that these servers are asked for [default: the one that each lists first]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l api-key -d 'Key of these servers' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l trace -d 'Replay this trace instead of the built-in one' -r -F
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l requests -d 'Replay its first N requests only' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l parallel -l np -d 'Conversations whose whole context fits in the memory of kvark\'s own server, and requests that it runs at once' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l cache-disk -d 'Keep prefixes of kvark\'s own server on disk, up to this size, in a temporary folder' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l cache-type-k -d 'Storage type of cached keys: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l cache-type-v -d 'Storage type of cached values: f32, f16, bf16, f8_e4m3, q8, q8g64, q4, q4g64 or q4h' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
+f16\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l state-interval -d 'Keep a snapshot of recurrent layers\' states after every N tokens of a prompt, where conversations can be continued differently; 0 keeps them only where prompts begin and end' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l expert-budget -d 'Most memory for the experts of a mixture of experts, such as 2G: those used most are kept, the others read from the file of packed weights [default: all, or as many as fit]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l mem-limit -d 'Refuse to run if more memory than SIZE is needed, such as 800M or 2G [default: the free memory]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l run-mode -d 'Which steps are recorded and replayed: none, piecewise, full, full_decode_only or full_and_piecewise (bench also takes all) [default: full]. Results do not depend on the mode' -r -f -a "none\t''
+piecewise\t''
+full\t''
+full_decode_only\t''
+full_and_piecewise\t''
+all\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l precision -d 'How exactly quantised weights are multiplied with activations: high has fourteen bits, balanced eight, and fifteen where they stand out. fast is balanced; on matrix tiles it is high, but steps of more than 32 tokens use bf16, so a token\'s bits depend on the size of its step. Both compute prompts faster; kvark score --compare-precision shows what that costs' -r -f -a "high\t''
+balanced\t''
+fast\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l device -d 'The device to compute on' -r -f -a "cpu\t'The CPU, with its best instruction set (KVARK_ISA forces another)'
+cuda\t'The first NVIDIA GPU (compute capability 8.0 or later), with captured CUDA graphs'"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l n-cpu-moe -d 'Keep the routed experts of the first N layers in the host\'s memory' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l executor -d 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node' -r -f -a "compiled\t''
+interpreted\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l passes -d 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l print-trace -d 'Print the built-in trace, as a beginning of another one'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l json -d 'Print one JSON object'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l preallocate -d 'Allocate all keys and values before the first token, as one region, instead of growing with the context'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l cpu-moe -d 'Keep the routed experts of all layers in the host\'s memory, from which the GPU reads them; on the CPU they are there anyway'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l interpret -d 'Same as --executor interpreted'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l no-packed-file -d 'Do not read or write packed weights in $KVARK_HOME/packed; pack them on this start'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -s m -l model -d 'The model, as a flag' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l hf-repo -d 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one' -r
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -l method -d 'Method to run [default: the model\'s only method, or forward]' -r
@@ -757,30 +819,31 @@ complete -c kvark -n "__fish_kvark_using_subcommand completions" -l dir -d 'Writ
 complete -c kvark -n "__fish_kvark_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c kvark -n "__fish_kvark_using_subcommand man" -l dir -d 'Write all pages to files in DIR instead' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand man" -s h -l help -d 'Print help'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "ps" -d 'Show the models of a running kvark serve'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "prefix" -d 'Compute a text once, for runs, chats and servers that begin with it'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tune-kv" -d 'Choose how every layer stores its keys and values, by what it costs on a text'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show what is in a model file, a snapshot or a prefix file'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
-complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "run" -d 'Complete a prompt'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "chat" -d 'Talk to a model'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "serve" -d 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "ps" -d 'Show the models of a running kvark serve'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "prefix" -d 'Compute a text once, for runs, chats and servers that begin with it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "score" -d 'Score a text: the log-probability of every token given those before it'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tune-kv" -d 'Choose how every layer stores its keys and values, by what it costs on a text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "embed" -d 'Turn texts into embeddings'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "bench" -d 'Measure tokens per second, like llama-bench'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "agents-bench" -d 'Replay agents\' requests against servers, and count the tokens computed again'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "exec" -d 'Run any model once on given or random tensors'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "export" -d 'Export a model to a .pt2 file with PyTorch'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "emit-c" -d 'Write a model as a C program in which every address is fixed'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "plan" -d 'Show the memory that a run needs'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "show" -d 'Show what a model is: size, context, template, licence, defaults'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "inspect" -d 'Show what is in a model file, a snapshot or a prefix file'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "tokenize" -d 'Turn text into token ids'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "detokenize" -d 'Turn token ids into text'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "pull" -d 'Download a model: of the catalogue, of the Hugging Face hub, or from an address'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "list" -d 'List models: the catalogue, downloaded ones, Ollama\'s'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "rm" -d 'Delete a downloaded model, an unfinished download, or packed weights'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "config" -d 'Show the configuration and where each value comes from'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "completions" -d 'Print a script that completes commands and flags in your shell'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "man" -d 'Print a manual page'
+complete -c kvark -n "__fish_kvark_using_subcommand help; and not __fish_seen_subcommand_from run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c kvark -n "__fish_kvark_using_subcommand run" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
@@ -788,6 +851,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -F -a "smollm2 gemma3
 complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand embed" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand exec" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand export" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'
 complete -c kvark -n "__fish_kvark_using_subcommand emit-c" -F -a "smollm2 gemma3-270m qwen2.5-coder" -d 'Model'

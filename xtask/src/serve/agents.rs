@@ -146,7 +146,7 @@ impl BenchAgents {
              one server after the other. *Again* are tokens that the server had computed for an earlier request and computed once more. All\n\
              servers have memory for {tokens} tokens in f16; kvark's disk and llama.cpp's `--cache-ram` have {} MiB. Each\n\
              renders prompts by itself, so their lengths differ.\n\n\
-             - CPU: {}, {} threads for each server{}\n- {} and {version}\n- model: {file}\n\n",
+             - CPU: {}, threads of each server: {}{}\n- {} and {version}\n- model: {file}\n\n",
             measured["requests"],
             self.lower,
             cpu.unwrap_or("unknown"),
