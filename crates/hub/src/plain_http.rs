@@ -426,7 +426,7 @@ mod tests {
             (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno", "no JSON"),
             (b"SSH-2.0-x\r\n", "does not speak HTTP"),
             (
-                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 33\r\n\r\n{\"error\":{\"message\":\"no context\"}}",
+                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 34\r\n\r\n{\"error\":{\"message\":\"no context\"}}",
                 "status 400: no context",
             ),
         ] {
