@@ -2209,7 +2209,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__score)
-            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --compare-precision --compare-cache --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -p -f -c -t -b -h --model --hf-repo --prompt --file --token-ids --ppl-stride --stride --segment --compare-precision --compare-cache --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -2256,6 +2256,10 @@ _kvark() {
                     return 0
                     ;;
                 --ppl-stride)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --segment)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -2347,7 +2351,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --cache-ram --cache-ram-types --volatile --volatile-place --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -2415,6 +2419,22 @@ _kvark() {
                     ;;
                 --cache-disk)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-ram)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-ram-types)
+                    COMPREPLY=($(compgen -W "f32 f16 bf16 f8_e4m3 q8 q8g64 q4 q4g64 q4h" -- "${cur}"))
+                    return 0
+                    ;;
+                --volatile)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --volatile-place)
+                    COMPREPLY=($(compgen -W "last drop" -- "${cur}"))
                     return 0
                     ;;
                 --prefix)

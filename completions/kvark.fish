@@ -107,7 +107,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand run" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand run" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand run" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -212,7 +212,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand chat" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand chat" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand chat" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -278,6 +278,19 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l allow-host -d 'Host name by which clients may address the server, besides localhost; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-ram -d 'Keep prefixes that leave the pool in this much memory, before they go to disk' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-ram-types -d 'With --cache-ram: smaller types in which they are stored one after the other when that memory is full, such as q8,q4. What comes back from them is an approximation' -r -f -a "f32\t''
+f16\t''
+bf16\t''
+f8_e4m3\t''
+q8\t''
+q8g64\t''
+q4\t''
+q4g64\t''
+q4h\t''"
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l volatile -d 'Lines of system messages that change in every request, as a regular expression: they go to the end of the last message, so that everything before stays computed. A message with "volatile": true does the same' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l volatile-place -d 'Where volatile text goes: last, or drop (the model does not see it)' -r -f -a "last\t''
+drop\t''"
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l prefix -d 'System message, from a text file, that is computed when a model is loaded, or a file of kvark prefix build, which is mapped. Chats and completions that begin with it share its keys and values' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l keep -d 'Number of first tokens that --context-shift keeps [default: the system message, or the first token]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l reasoning -d 'Reasoning of earlier answers in a chat: keep (their tokens stay as they were generated) or drop (what the chat template makes of it)' -r -f -a "keep\t''
@@ -307,7 +320,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand serve" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -370,7 +383,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand prefix" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -406,6 +419,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand score" -s p -l prompt -d 'Th
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s f -l file -d 'File with the text, without the line end after it; - for standard input' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l token-ids -d 'The sequence as token ids, such as 1,2,3' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l stride -l ppl-stride -d 'Score a text longer than the context in windows that begin N tokens apart; N is below the context\'s size' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l segment -d 'Print the nll of every N predicted tokens instead of every token' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -s b -l batch-size -d 'Maximum number of tokens in one step of prompt processing' -r
@@ -427,7 +441,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand score" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand score" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand score" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -495,7 +509,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand tune-kv" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -578,7 +592,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand bench" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand bench" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand bench" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
@@ -757,7 +771,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand plan" -l kind -d 'Kind of cache: one sequence, cells shared by --parallel sequences, or a tree of candidates' -r -f -a "sequence\t''
 cells\t''
 tree\t''"

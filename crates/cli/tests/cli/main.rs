@@ -48,6 +48,7 @@ mod speculation;
 #[cfg(unix)]
 #[path = "../../../import/tests/common/splitter.rs"]
 mod splitter;
+mod streams;
 mod support;
 #[cfg(unix)]
 mod terminal;
