@@ -66,6 +66,9 @@ pub(crate) struct AgentsBench {
     /// Conversations whose whole context fits in the memory of kvark's own server, and requests that it runs at once
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,
+    /// Keep prefixes of kvark's own server that leave its pool in this much memory
+    #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
+    cache_ram: Option<u64>,
     /// Keep prefixes of kvark's own server on disk, up to this size, in a temporary folder
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
@@ -141,6 +144,7 @@ impl AgentsBench {
         CacheSize {
             context: self.engine.ctx_size.map_or(trace.context, |n| n as usize),
             parallel: self.parallel as usize,
+            host: self.cache_ram.unwrap_or(0),
             disk: self.cache_disk,
         }
     }

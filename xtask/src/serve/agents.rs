@@ -70,11 +70,17 @@ impl BenchAgents {
         let disk = format!("{}MiB", self.lower);
         let with_disk = [&flags[..], &["--cache-disk", &disk]].concat();
         let in_memory = ServerProcess::start_with(&folder, "memory", &model, &flags)?;
+        let with_host = [&flags[..], &["--cache-ram", &disk]].concat();
+        let in_host = ServerProcess::start_with(&folder, "host", &model, &with_host)?;
         let on_disk = ServerProcess::start_with(&folder, "disk", &model, &with_disk)?;
         let slots = self.start_llama(&binary, &model, "slots.log", self.contexts, false)?;
         let unified = self.start_llama(&binary, &model, "unified.log", self.unified_slots, true)?;
         let servers = [
             ("kvark".to_owned(), in_memory.address.clone()),
+            (
+                format!("kvark, --cache-ram {disk}"),
+                in_host.address.clone(),
+            ),
             (format!("kvark, disk {disk}"), on_disk.address.clone()),
             (
                 format!(
@@ -144,7 +150,7 @@ impl BenchAgents {
             "# Tokens that agents make a server compute again\n\n\
              Made by `cargo xtask bench-agents`: the trace of [`kvark agents-bench`](../agents.md#measure-it), {} requests, on each server in one run,\n\
              one server after the other. *Again* are tokens that the server had computed for an earlier request and computed once more. All\n\
-             servers have memory for {tokens} tokens in f16; kvark's disk and llama.cpp's `--cache-ram` have {} MiB. Each\n\
+             servers have memory for {tokens} tokens in f16; kvark's `--cache-ram` or disk and llama.cpp's `--cache-ram` have {} MiB. Each\n\
              renders prompts by itself, so their lengths differ.\n\n\
              - CPU: {}, threads of each server: {}{}\n- {} and {version}\n- model: {file}\n\n",
             measured["requests"],

@@ -2,6 +2,7 @@
 
 use crate::args::{EngineArgs, ModelArgs};
 use anyhow::{Context, Result};
+use kvark::engine::HostRungs;
 use server::{Server, ServerOptions, StopHandle};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +15,8 @@ pub(super) struct CacheSize {
     pub(super) context: usize,
     /// Conversations whose whole context fits at once, and requests that run at once.
     pub(super) parallel: usize,
+    /// Bytes of prefixes in host memory, outside the pool.
+    pub(super) host: u64,
     /// Bytes of prefixes on disk.
     pub(super) disk: Option<u64>,
 }
@@ -48,6 +51,10 @@ impl OwnServer {
             runner,
             slots: size.parallel,
             cache_disk: disk.clone(),
+            cache_ram: HostRungs {
+                limit: size.host,
+                types: vec![],
+            },
             grace: Duration::from_millis(100),
             ..ServerOptions::default()
         };
