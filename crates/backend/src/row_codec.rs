@@ -59,21 +59,31 @@ pub fn encode(storage: KvStorage, row: &[f32], out: &mut [u8]) {
             };
             rotated.copy_from_slice(row);
             hadamard(rotated);
-            encode(KvStorage::Q4(QuantGroup::G32), rotated, out);
+            encode_nibbles(QuantGroup::G32, rotated, out, Affine::search);
         }
-        KvStorage::Q4(group) => {
-            let (params, codes) = out.split_at_mut(row.len().div_ceil(group.len()) * 4);
-            for (g, elements) in row.chunks(group.len()).enumerate() {
-                let affine = Affine::fit(elements, 15.0, &mut params[g * 4..g * 4 + 4]);
-                let codes = codes[g * group.len() / 2..].chunks_exact_mut(NIBBLE_BLOCK / 2);
-                for (elements, codes) in elements.chunks(NIBBLE_BLOCK).zip(codes) {
-                    let mut block = [0; NIBBLE_BLOCK];
-                    affine.codes(elements, &mut block[..elements.len()]);
-                    let (low, high) = block.split_at(NIBBLE_BLOCK / 2);
-                    for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
-                        *code = low | high << 4;
-                    }
-                }
+        KvStorage::Q4(group) => encode_nibbles(group, row, out, |elements, params| {
+            Affine::fit(elements, 15.0, params)
+        }),
+    }
+}
+
+/// Encodes a row in codes of four bits. `fit` chooses the map of a group and writes its parameters.
+fn encode_nibbles(
+    group: QuantGroup,
+    row: &[f32],
+    out: &mut [u8],
+    fit: impl Fn(&[f32], &mut [u8]) -> Affine,
+) {
+    let (params, codes) = out.split_at_mut(row.len().div_ceil(group.len()) * 4);
+    for (g, elements) in row.chunks(group.len()).enumerate() {
+        let affine = fit(elements, &mut params[g * 4..g * 4 + 4]);
+        let codes = codes[g * group.len() / 2..].chunks_exact_mut(NIBBLE_BLOCK / 2);
+        for (elements, codes) in elements.chunks(NIBBLE_BLOCK).zip(codes) {
+            let mut block = [0; NIBBLE_BLOCK];
+            affine.codes(elements, &mut block[..elements.len()]);
+            let (low, high) = block.split_at(NIBBLE_BLOCK / 2);
+            for ((code, low), high) in codes.iter_mut().zip(low).zip(high) {
+                *code = low | high << 4;
             }
         }
     }
@@ -137,7 +147,13 @@ pub fn decode(storage: KvStorage, bytes: &[u8], row: &mut [f32]) {
     }
 }
 
+/// How far [`Affine::search`] moves the ends of a group's range inwards, as parts of the range, before it fits the map to the codes.
+const TRIMMED_ENDS: [[f32; 2]; 4] = [[0.01, 0.01], [0.06, 0.0], [0.0, 0.06], [0.05, 0.05]];
+/// How often it fits the map to the codes of the one before.
+const REFITS: usize = 2;
+
 /// The affine map `scale · code + offset` of one group, with its parameters rounded as they are stored.
+#[derive(Clone, Copy)]
 struct Affine {
     scale: f32,
     offset: f32,
@@ -149,15 +165,79 @@ impl Affine {
     fn fit(elements: &[f32], max_code: f32, params: &mut [u8]) -> Affine {
         let low = elements.iter().fold(f32::INFINITY, |a, b| a.min(*b));
         let high = elements.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
-        let offset = f16::from_f32(low);
-        let scale = f16::from_f32((high - offset.to_f32()) / max_code);
-        params[..2].copy_from_slice(&scale.to_le_bytes());
-        params[2..].copy_from_slice(&offset.to_le_bytes());
+        let offset = f16::from_f32(low).to_f32();
+        let affine = Affine::rounded((high - offset) / max_code, offset, max_code);
+        affine.write(params);
+        affine
+    }
+
+    /// Chooses a map for codes of four bits by the least squares of what the codes are off: of the range of the elements, of ranges whose
+    /// ends are a little trimmed, and of the maps that fit their codes best.
+    fn search(elements: &[f32], params: &mut [u8]) -> Affine {
+        let mut best = Affine::fit(elements, 15.0, params);
+        if elements.len() > NIBBLE_BLOCK {
+            return best;
+        }
+        let (low, range) = (best.offset, best.scale * best.max_code);
+        let mut codes = [0.0; NIBBLE_BLOCK];
+        let mut least = best.squares(elements, &mut codes);
+        for [from_low, from_high] in TRIMMED_ENDS {
+            let scale = range * (1.0 - from_low - from_high) / best.max_code;
+            let mut map = Affine::rounded(scale, low + range * from_low, best.max_code);
+            for refit in 0..=REFITS {
+                // A NaN is never less.
+                let squares = map.squares(elements, &mut codes);
+                if squares < least {
+                    (best, least) = (map, squares);
+                }
+                if refit < REFITS {
+                    map = map.refitted(elements, &codes);
+                }
+            }
+        }
+        best.write(params);
+        best
+    }
+
+    /// A map with its parameters rounded as they are stored.
+    fn rounded(scale: f32, offset: f32, max_code: f32) -> Affine {
         Affine {
-            scale: scale.to_f32(),
-            offset: offset.to_f32(),
+            scale: f16::from_f32(scale).to_f32(),
+            offset: f16::from_f32(offset).to_f32(),
             max_code,
         }
+    }
+
+    fn write(&self, params: &mut [u8]) {
+        params[..2].copy_from_slice(&f16::from_f32(self.scale).to_le_bytes());
+        params[2..].copy_from_slice(&f16::from_f32(self.offset).to_le_bytes());
+    }
+
+    /// The sum of the squares of what the elements' codes are off, and the codes.
+    fn squares(&self, elements: &[f32], codes: &mut [f32; NIBBLE_BLOCK]) -> f32 {
+        let inverse = 1.0 / self.scale;
+        let mut sums = [0.0; 4];
+        for (i, (x, code)) in elements.iter().zip(codes).enumerate() {
+            let quotient = ((x - self.offset) * inverse).max(0.0).min(self.max_code);
+            *code = (quotient + 0.5) as u32 as f32;
+            let off = self.scale * *code + self.offset - x;
+            sums[i % 4] += off * off;
+        }
+        sums.iter().sum()
+    }
+
+    /// The map that is off the elements by the least squares with these codes; NaN if all codes are equal.
+    fn refitted(&self, elements: &[f32], codes: &[f32; NIBBLE_BLOCK]) -> Affine {
+        let n = elements.len() as f32;
+        let (mut xs, mut cs, mut xc, mut cc) = (0.0, 0.0, 0.0, 0.0);
+        for (x, code) in elements.iter().zip(codes) {
+            xs += x;
+            cs += code;
+            xc += x * code;
+            cc += code * code;
+        }
+        let scale = (n * xc - xs * cs) / (n * cc - cs * cs);
+        Affine::rounded(scale, (xs - scale * cs) / n, self.max_code)
     }
 
     fn read(params: &[u8]) -> Affine {
