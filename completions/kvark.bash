@@ -187,7 +187,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__agents__subcmd__bench)
-            opts="-m -c -t -b -h --model --hf-repo --url --api --served-model --api-key --trace --requests --print-trace --np --parallel --cache-disk --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --url --api --served-model --api-key --trace --requests --print-trace --np --parallel --cache-ram --cache-disk --json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -238,6 +238,10 @@ _kvark() {
                     return 0
                     ;;
                 --np)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cache-ram)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

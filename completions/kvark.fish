@@ -632,6 +632,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l api-key -d 
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l trace -d 'Replay this trace instead of the built-in one' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l requests -d 'Replay its first N requests only' -r
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l parallel -l np -d 'Conversations whose whole context fits in the memory of kvark\'s own server, and requests that it runs at once' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l cache-ram -d 'Keep prefixes of kvark\'s own server that leave its pool in this much memory' -r
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l cache-disk -d 'Keep prefixes of kvark\'s own server on disk, up to this size, in a temporary folder' -r
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s c -l ctx-size -d 'Context length in tokens, such as 4096 or 4k [default: the length the model was trained for]' -r
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -s t -l threads -d 'Number of threads, at most one per core; bench also takes several, such as 1,2 [default: all cores]' -r
@@ -654,7 +655,7 @@ q8g64\t''
 q4\t''
 q4g64\t''
 q4h\t''"
-complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l kv-policy -d 'How single layers store their keys and values and how far they look back: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11", or a TOML file of them' -r
+complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l kv-policy -d 'How single layers store their keys and values and how far they look back, and what is for the whole cache: rules such as "layers 0-3 f16; others k=q8 v=q4; window 4096 for 5,11" or "stream window 4096 sinks 4", or a TOML file of them' -r
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l state-budget -d 'Most memory that snapshots of recurrent layers\' states may take, such as 64M; a model of attention alone has none' -r
 complete -c kvark -n "__fish_kvark_using_subcommand agents-bench" -l state-type -d 'Storage type of recurrent layers\' states: f32 or f16 (half the memory, rounded after every token)' -r -f -a "f32\t''
 f16\t''"
