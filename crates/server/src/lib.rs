@@ -22,6 +22,7 @@ mod error;
 mod generation;
 mod http;
 mod messages;
+mod metrics;
 mod openai_answer;
 mod openapi;
 mod operation;

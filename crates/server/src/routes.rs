@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::generation::GenerationRequest;
 use crate::{
-    chat, completions, conversation_routes, embeddings, messages, openapi, operation, responses,
-    sampling, tokenize,
+    chat, completions, conversation_routes, embeddings, messages, metrics, openapi, operation,
+    responses, sampling, tokenize,
 };
 use axum::handler::Handler;
 use axum::routing::{self, MethodRouter};
@@ -64,7 +64,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         Endpoint::get("/openapi.json", "openapi", openapi::serve)
             .does("This document")
             .without_key(),
-        Endpoint::get("/metrics", "metrics", operation::metrics)
+        Endpoint::get("/metrics", "metrics", metrics::metrics)
             .does("Counters and gauges in Prometheus' format"),
         Endpoint::get("/v1/models", "models", operation::models).does("The models"),
         Endpoint::get("/v1/models/{id}", "model", operation::model).does("A model"),
