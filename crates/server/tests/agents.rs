@@ -360,9 +360,9 @@ fn an_approximate_edit_stays_in_its_conversation() {
     assert_eq!(all, number("tokens"));
     let answer = say(json!({ "conversation": id }));
     let cache = &answer["kvark"]["cache"];
-    // What was computed after moved rows has seen them.
+    // The last token of an answer has no row yet. What was computed after moved rows has seen them, and counts if it is there.
     assert!(
-        cache["approximate_tokens"].as_u64() >= Some(moved),
+        cache["approximate_tokens"].as_u64() >= Some(moved - 1),
         "{cache}"
     );
     let messages = [&given[..1], &given[3..], &[message("user", "Who walked?")]].concat();

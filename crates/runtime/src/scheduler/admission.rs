@@ -98,7 +98,7 @@ impl Scheduler {
                 if request.listener.report.is_none() {
                     self.shared.counters.add_report(&report);
                 }
-                request.listener.start(report);
+                request.listener.start(report, request.moved.is_some());
                 self.running.push(request);
             }
             Err(error) => {

@@ -128,22 +128,27 @@ impl RunningRequest {
 }
 
 impl Listener {
-    /// Reports that the request got a sequence. One that was preempted has reported before.
-    pub(super) fn start(&mut self, report: CacheReport) {
+    /// Reports that the request got a sequence, unless it `moves` rows, which the report counts. A request that was preempted has
+    /// reported before.
+    pub(super) fn start(&mut self, report: CacheReport, moves: bool) {
         if let Some(first) = &mut self.report {
             first.approximate_tokens = report.approximate_tokens;
-        } else {
-            self.started = Instant::now();
-            self.report = Some(report.clone());
+            return;
+        }
+        self.started = Instant::now();
+        self.report = Some(report.clone());
+        if !moves {
             self.emit(RequestEvent::Started(report));
         }
     }
 
-    /// Records that the rows of so many prompt tokens were moved.
+    /// Reports that the request got a sequence and that the rows of so many of its prompt tokens were moved.
     pub(super) fn moved(&mut self, tokens: usize) {
         if let Some(report) = &mut self.report {
             report.cached_tokens += tokens;
             report.approximate_tokens += tokens;
+            let report = report.clone();
+            self.emit(RequestEvent::Started(report));
         }
     }
 

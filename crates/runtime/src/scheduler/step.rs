@@ -1,10 +1,12 @@
 //! The steps of the scheduler: how many rows each request gets, and the cells that they need.
 
+use super::request::MovedTokens;
 use super::running::{Listener, RunningRequest};
 use super::{Counters, Scheduler};
 use crate::decode::{DecodeStep, Sequence};
 use crate::generation::FinishReason;
 use crate::speculative::Drafter;
+use kv::SeqId;
 use std::sync::atomic::Ordering;
 
 impl Scheduler {
@@ -88,31 +90,40 @@ impl Scheduler {
 
     /// Moves the rows of earlier texts that requests asked for and have come to. What cannot be moved is computed.
     fn move_rows(&mut self) {
-        for request in &mut self.running {
-            let seq = request.sequence.seq;
+        for index in 0..self.running.len() {
+            let seq = self.running[index].seq();
             let fed = self.runner.fed_tokens(seq).len();
-            let Some(moved) = request.moved.take_if(|moved| fed >= moved.at) else {
+            let moved = &mut self.running[index].moved;
+            let Some(moved) = moved.take_if(|moved| fed >= moved.at) else {
                 continue;
             };
-            if fed > moved.at {
-                continue;
+            let count = match fed == moved.at {
+                true => self.append_moved(&moved, seq),
+                // More of the prompt was stored.
+                false => 0,
+            };
+            let request = &mut self.running[index];
+            request.sequence.skip(count);
+            request.listener.moved(count);
+            Counters::add(&self.shared.counters.cached_tokens, count);
+        }
+    }
+
+    /// Appends the rows of an earlier text to a sequence, as many as are retained. Returns their number.
+    fn append_moved(&mut self, moved: &MovedTokens, seq: SeqId) -> usize {
+        loop {
+            let (owner, len) = self.store.owner_of(&moved.text);
+            let count = len.saturating_sub(moved.from);
+            let Some(owner) = owner.filter(|_| count > 0) else {
+                return 0;
+            };
+            if self.runner.has_cells(count).unwrap_or(false) {
+                let range = moved.from..moved.from + count;
+                let appended = self.runner.append_rows_of(owner, range, seq);
+                return if appended.is_ok() { count } else { 0 };
             }
-            let source = loop {
-                let (owner, len) = self.store.owner_of(&moved.text);
-                let len = len.saturating_sub(moved.from);
-                if len == 0 || self.runner.has_cells(len).unwrap_or(false) {
-                    break owner.filter(|_| len > 0).map(|owner| (owner, len));
-                }
-                if !matches!(self.store.evict(&mut self.runner, &self.model), Ok(true)) {
-                    break None;
-                }
-            };
-            let Some((owner, len)) = source else { continue };
-            let range = moved.from..moved.from + len;
-            if self.runner.append_rows_of(owner, range, seq).is_ok() {
-                request.sequence.skip(len);
-                request.listener.moved(len);
-                Counters::add(&self.shared.counters.cached_tokens, len);
+            if !matches!(self.store.evict(&mut self.runner, &self.model), Ok(true)) {
+                return 0;
             }
         }
     }
