@@ -80,7 +80,7 @@ pub enum HubErrorKind {
     NoAnswer {
         /// The address.
         url: String,
-        /// What happened.
+        /// The failure.
         message: String,
     },
     /// A server asks for a longer pause than a download waits.

@@ -22,13 +22,13 @@ const MAX_ANSWER: u64 = 64 << 20;
 pub struct PlainHttp {
     /// `HOST:PORT`.
     host: String,
-    /// What all paths begin with; empty for most servers.
+    /// The prefix of all paths; empty for most servers.
     base: String,
     key: Option<String>,
     cancelled: fn() -> bool,
 }
 
-/// What a request hears while its answer arrives.
+/// The events of a request while its answer arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard<'a> {
     /// A line of the answer.

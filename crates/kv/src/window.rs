@@ -22,7 +22,7 @@ impl LayerWindow {
     }
 }
 
-/// What the query at `position` sees of a layer: its latest positions, and the number of the first positions that it sees besides.
+/// The positions of a layer that the query at `position` sees: the latest ones, and the number of the first ones besides.
 pub(crate) fn seen(window: Option<LayerWindow>, position: u32) -> (Range<u32>, u32) {
     let Some(window) = window else {
         return (0..position + 1, 0);

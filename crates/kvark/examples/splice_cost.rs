@@ -1,4 +1,4 @@
-//! What an approximate edit costs: tokens are removed from the middle of a text, the rows of those after them are moved, and the
+//! Measures the cost of an approximate edit: tokens are removed from the middle of a text, the rows of those after them are moved, and the
 //! log-probabilities of the next tokens are compared with those after a computed cache.
 //!
 //! ```sh

@@ -112,7 +112,8 @@ pub(crate) async fn create(
 ) -> Result<Json<Value>, ApiError> {
     let mut body = Body::parse(&body)?;
     let request: CreateRequest = body.read()?;
-    let prompt = ChatPrompt::new(request.messages, vec![], Map::new())?;
+    let mut prompt = ChatPrompt::new(request.messages, vec![], Map::new())?;
+    app.options.volatile.apply(&mut prompt.messages);
     body.finish(&["metadata"], &[], app.options.lenient)?;
     let model = app.model(request.model).await?;
     let rendered = model.clone();
@@ -289,7 +290,8 @@ pub(crate) async fn splice(
     if !(0.0..=1.0).contains(&share) {
         return Err(ApiError::parameter("share", "must be between 0 and 1"));
     }
-    let new = ChatPrompt::new(messages, vec![], Map::new())?.messages;
+    let mut new = ChatPrompt::new(messages, vec![], Map::new())?.messages;
+    app.options.volatile.apply(&mut new);
     let model = app.conversations.model_of(&id, &owner)?;
     let model = app.model(Some(model)).await?;
     app.conversations.wait_until_idle(&id, &owner).await?;

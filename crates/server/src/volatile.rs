@@ -25,11 +25,14 @@ pub struct VolatileText {
 impl VolatileText {
     /// Takes volatile text out of its place. Messages are volatile that have `"volatile": true`. All other messages stay where they are.
     pub(crate) fn apply(&self, messages: &mut Vec<Value>) {
+        let is_volatile = |message: &Value| message["volatile"] == true;
+        // Without another message, there is no place to go.
+        let alone = messages.iter().all(is_volatile);
         let mut taken: Vec<String> = vec![];
         messages.retain_mut(|message| {
             let declared = message.as_object_mut().and_then(|m| m.remove("volatile"));
             let text = message["content"].as_str().unwrap_or_default();
-            if declared == Some(Value::Bool(true)) {
+            if declared == Some(Value::Bool(true)) && !alone {
                 taken.push(text.to_owned());
                 return false;
             }
@@ -85,6 +88,9 @@ mod tests {
         rule.apply(&mut dropped);
         assert_eq!(dropped[1], json!({ "role": "user", "content": "hello" }));
         assert_eq!(dropped.len(), 2);
+        let mut alone = vec![json!({ "role": "user", "content": "12:31", "volatile": true })];
+        rule.apply(&mut alone);
+        assert_eq!(alone, [json!({ "role": "user", "content": "12:31" })]);
         let mut plain = vec![json!({ "role": "user", "content": "Time: now" })];
         rule.apply(&mut plain);
         assert_eq!(plain, [json!({ "role": "user", "content": "Time: now" })]);

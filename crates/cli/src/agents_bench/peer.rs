@@ -58,7 +58,7 @@ pub(super) struct GiveUp {
     pub(super) after: Option<Duration>,
 }
 
-/// What came back.
+/// The answer of a server to one request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     pub(super) prompt_tokens: Option<usize>,
@@ -289,7 +289,7 @@ impl Peer {
         Ok(())
     }
 
-    /// What kvark's server says of its cache; `None` of other servers.
+    /// The state of the cache of kvark's server; `None` for other servers.
     pub(super) fn cache(&self) -> Option<Value> {
         let path = format!("/v1/kvark/cache?model={}", percent_encoded(&self.model));
         let mut state = self.http.get_json(&path).ok()?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::time::Duration;
 
-/// What one request needed.
+/// The tokens and times of one request.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) conversation: String,

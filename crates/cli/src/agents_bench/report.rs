@@ -1,4 +1,4 @@
-//! What a replay measured: a table for each server, or one JSON object.
+//! The report of a replay: a table for each server, or one JSON object.
 
 use super::peer::Peer;
 use super::replay::Measured;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(super) struct Replayed {
     pub(super) peer: Peer,
     pub(super) requests: Vec<Measured>,
-    /// What kvark's server says of its cache afterwards.
+    /// The state of the cache of kvark's server after the replay; `None` for other servers.
     pub(super) cache: Option<Value>,
 }
 
@@ -115,7 +115,7 @@ impl Replayed {
         out
     }
 
-    /// What a reader must know of the counts.
+    /// Notes under the table on how the counts were obtained.
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![];
         if !self.peer.states_cached {

@@ -16,7 +16,7 @@ const FORMAT: u64 = 1;
 /// The requests of a trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    /// What it shows.
+    /// The description of the trace, which reports repeat.
     pub(crate) about: String,
     /// Tokens that a server must hold for one conversation.
     pub(crate) context: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Trace {
 pub(crate) struct TracedRequest {
     /// The conversation that it belongs to.
     pub(crate) conversation: String,
-    /// What the agent does; requests are summed up by it.
+    /// The kind of request, by which reports sum up.
     pub(crate) kind: String,
     /// The whole conversation up to it.
     pub(crate) messages: Vec<Value>,

@@ -63,10 +63,7 @@ impl Restorable for Cells {
         keep: u32,
         dropped: u32,
     ) -> Result<(Cells, SequenceRows), KvError> {
-        if self.states().is_some() {
-            let (kind, operation) = ("cells", "be shifted in a model with recurrent layers");
-            return Err(KvErrorKind::Unsupported { kind, operation }.into());
-        }
+        self.check_no_states("be shifted in a model with recurrent layers")?;
         let held = self.sequence_rows(seq)?;
         let first = held.first_positions_after_shift(keep, dropped)?;
         let saved = SavedPositions {
@@ -82,10 +79,7 @@ impl Restorable for Cells {
         len: u32,
         first: &[u32],
     ) -> Result<(Cells, SequenceRows), KvError> {
-        if self.states().is_some() {
-            let (kind, operation) = ("cells", "take rows in a model with recurrent layers");
-            return Err(KvErrorKind::Unsupported { kind, operation }.into());
-        }
+        self.check_no_states("take rows in a model with recurrent layers")?;
         let held = self.sequence_rows(seq)?;
         let first = held.first_positions_after_append(len, first)?;
         let saved = SavedPositions {
@@ -102,6 +96,15 @@ impl Restorable for Cells {
 }
 
 impl Cells {
+    /// Refuses an operation on rows if there are recurrent layers, whose states cannot take part.
+    fn check_no_states(&self, operation: &'static str) -> Result<(), KvError> {
+        let kind = "cells";
+        match self.states() {
+            Some(_) => Err(KvErrorKind::Unsupported { kind, operation }.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Plans the pool in which `seq` keeps the cells of its first `keep` positions and gets new cells for the positions
     /// up to `len`.
     fn plan_refill(

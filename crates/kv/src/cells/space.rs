@@ -128,7 +128,7 @@ impl CellSpace {
         [0..sinks, latest.start..next]
     }
 
-    /// What the token at `position` sees, see [`seen`].
+    /// The positions that the token at `position` sees, as [`seen`] returns them.
     pub(super) fn seen(&self, position: u32) -> (Range<u32>, u32) {
         seen(self.ring().map(|ring| ring.window), position)
     }

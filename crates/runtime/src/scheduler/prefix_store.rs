@@ -312,7 +312,9 @@ impl PrefixStore {
         let mut first: Option<((bool, bool, u64), SeqId)> = None;
         for (id, entry) in self.entries.iter().filter(|(_, e)| !e.frozen) {
             let runs = runner.runs(*id)?;
-            let mut cells = runs.iter().flat_map(|run| run.cell..run.cell + run.len);
+            // The last cells are the most likely to be its own.
+            let last_first = runs.iter().rev();
+            let mut cells = last_first.flat_map(|run| (run.cell..run.cell + run.len).rev());
             let frees = cells.any(|cell| holders[cell as usize] < 2);
             let order = (entry.holds > 0, !frees, entry.used);
             if first.as_ref().is_none_or(|(than, _)| order < *than) {
