@@ -41,7 +41,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The version of the format: the one that is written, and the only one that is read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 const LAYER_RECORD_BYTES: usize = 40;
 
