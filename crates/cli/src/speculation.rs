@@ -164,6 +164,7 @@ impl SpecArgs {
             max_depth: self.spec_depth.unwrap_or(defaults.max_depth),
             top_k: self.spec_topk.unwrap_or(defaults.top_k),
             trace: self.spec_trace.is_some(),
+            ..defaults
         }))
     }
 

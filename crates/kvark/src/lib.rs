@@ -112,8 +112,9 @@ pub mod text {
     pub use ::text::tools;
     pub use ::text::{
         AnswerFormat, AnswerParser, AnswerPart, ChatContinuation, ChatTemplate, EncodeOptions,
-        Message, Prompt, ReasoningBudget, ReasoningFormat, ReasoningGuard, ReasoningTags,
-        TextError, TokenKind, Tokenizer, Utf8Stream, keeping_variables,
+        InfillRequest, InfillTokens, Message, Prompt, ReasoningBudget, ReasoningFormat,
+        ReasoningGuard, ReasoningTags, TextError, TokenKind, Tokenizer, Utf8Stream,
+        keeping_variables,
     };
 }
 

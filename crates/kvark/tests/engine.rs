@@ -501,3 +501,76 @@ fn a_constraint_restricts_every_token() {
             .any(|token| token.id % 2 == 1)
     );
 }
+
+/// The log-probabilities of a prompt's tokens are those that scoring it gives, whatever else runs and is stored, and however the request is
+/// cut into steps or preempted.
+#[test]
+fn prompts_have_log_probabilities() {
+    let model = model("llama_plain");
+    let prompt: Vec<u32> = (0..41).map(|i| (i * 7 + 3) % 64).collect();
+    let mut runner = kvark::generate::Runner::new(
+        &model,
+        &Cpu::new().unwrap(),
+        &RunnerOptions {
+            context: Some(64),
+            ..RunnerOptions::default()
+        },
+    )
+    .unwrap();
+    let expected = runner.score(&prompt, |_| true).unwrap().logprob;
+    // A pool for all requests, and one in which they take each other's cells.
+    for cells in [256, 72] {
+        let engine = engine(&model, cells, &SchedulerOptions::default());
+        collect(engine.handle().generate(request(&prompt, 2, 1)).unwrap()).unwrap();
+        let scored = |max_tokens| Request {
+            prompt_logprobs: Some(3),
+            ..request(&prompt, max_tokens, 5)
+        };
+        let all = [0, 1, 6].map(|n| engine.handle().generate(scored(n)).unwrap());
+        let other = engine.handle().generate(request(&prompt[..20], 8, 2));
+        for (events, made) in all.into_iter().zip([0, 1, 6]) {
+            let (tokens, output) = collect(events).unwrap();
+            assert_eq!(tokens.len(), made);
+            assert_eq!(output.cache.cached_tokens, 0);
+            assert_eq!(output.prompt_logprobs.len(), prompt.len() - 1);
+            for (at, (found, expected)) in output.prompt_logprobs.iter().zip(&expected).enumerate()
+            {
+                assert!(
+                    (f64::from(found.logprob) - expected).abs() < 1e-5,
+                    "{cells} {at}"
+                );
+                assert_eq!(found.top.len(), 3);
+                assert!(found.top[0].1 >= found.logprob - 1e-6);
+            }
+        }
+        collect(other.unwrap()).unwrap();
+    }
+}
+
+/// An answer has at least its least number of tokens, and ends at the stop tokens after them.
+#[test]
+fn answers_end_at_stop_tokens_but_not_before_their_least_length() {
+    let model = model("llama_plain");
+    let engine = engine(&model, 256, &SchedulerOptions::default());
+    let prompt = [5, 6, 7, 8];
+    let (free, _) = collect(engine.handle().generate(request(&prompt, 8, 1)).unwrap()).unwrap();
+    let stop = free[2].id;
+    let ended = |min_tokens: usize| {
+        let mut asked = request(&prompt, 8, 1);
+        asked.options.stop_tokens = vec![stop];
+        asked.options.min_tokens = min_tokens;
+        collect(engine.handle().generate(asked).unwrap()).unwrap()
+    };
+    let first = free.iter().position(|token| token.id == stop).unwrap();
+    let (tokens, output) = ended(0);
+    assert_eq!(output.finish, FinishReason::Stop);
+    assert_eq!(output.tokens.len(), first + 1);
+    assert_eq!(
+        tokens.last().unwrap().text,
+        "",
+        "the token is no part of the text"
+    );
+    let (_, longer) = ended(6);
+    assert!(longer.tokens.len() >= 6, "{:?}", longer.tokens);
+    assert!(!longer.tokens[..6].contains(&stop), "{:?}", longer.tokens);
+}

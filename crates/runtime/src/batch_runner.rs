@@ -9,7 +9,7 @@ mod sequences;
 mod splice;
 
 pub use forward::BatchToken;
-pub(crate) use forward::{CandidateLevel, Feed, KeptStates};
+pub(crate) use forward::{CandidateLevel, Feed, FeedOutputs, KeptStates};
 pub use migration::{MigrationDistance, MigrationOptions, MigrationReport};
 pub use sequence::{Runner, SequenceHandle, SequenceRunner};
 pub use splice::{Approximation, Edit, Inexact, SPLICE_SHARE, SpliceReport, recomputed};
@@ -46,6 +46,8 @@ pub struct BatchRunner {
     max_runs: usize,
     /// The number of steps so far.
     steps: u64,
+    /// The sequences of the last step's outputs after tokens, row by row.
+    row_owners: Vec<SeqId>,
 }
 
 /// The lowest value of `max_runs`.
@@ -205,6 +207,7 @@ impl BatchRunner {
             planned_bytes: 0,
             max_runs: MIN_COMPACTED_RUNS,
             steps: 0,
+            row_owners: vec![],
         };
         if let Some(stream) = options.kv_policy.stream {
             let cells = matches!(kind, CacheKind::Cells { .. });

@@ -30,6 +30,7 @@ impl IncrementalDetokenizer {
                 tokens: vec![],
                 text: String::new(),
                 logprobs: vec![],
+                prompt_logprobs: vec![],
                 finish: FinishReason::Interrupted,
                 stop_string: None,
                 timings: Timings::default(),
@@ -58,6 +59,17 @@ impl IncrementalDetokenizer {
         self.generated.tokens.len()
     }
 
+    /// Whether a token ends the generation.
+    pub(crate) fn ends(&self, tokenizer: Option<&Tokenizer>, token: u32) -> bool {
+        let of_model = tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos;
+        of_model || self.options.stop_tokens.contains(&token)
+    }
+
+    /// Whether no token that ends the generation may be next.
+    pub(crate) fn must_go_on(&self) -> bool {
+        self.len() < self.options.min_tokens
+    }
+
     /// Appends a sampled token. Returns the text that can be shown now, and the reason if the token ends the
     /// generation. Without a tokenizer there is no text.
     pub(crate) fn push(
@@ -67,7 +79,7 @@ impl IncrementalDetokenizer {
     ) -> (String, Option<FinishReason>) {
         self.generated.tokens.push(token);
         self.history.push(token);
-        if tokenizer.is_some_and(|t| t.is_eog(token)) && !self.options.ignore_eos {
+        if self.ends(tokenizer, token) {
             return (String::new(), Some(FinishReason::Stop));
         }
         let bytes = tokenizer

@@ -2,6 +2,7 @@
 
 mod exported;
 
+use crate::decoder::check_token_ids;
 use crate::memory::{CacheKind, MemoryPlan, PlannedModel};
 use crate::options::{MemoryLimit, RunnerOptions};
 use crate::{Model, Module, RuntimeError, RuntimeErrorKind};
@@ -190,13 +191,41 @@ impl Embedder {
     pub fn embed<T: AsRef<str>>(
         &mut self,
         texts: &[T],
-        mut progress: impl FnMut(usize) -> bool,
+        progress: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Embedding>>, RuntimeError> {
         let tokens = (1..).zip(texts);
         let tokens = tokens.map(|(index, text)| self.tokens(index, text.as_ref()));
         let tokens = tokens.collect::<Result<Vec<Vec<u32>>, _>>()?;
+        self.embed_tokens(&tokens, progress)
+    }
+
+    /// The embeddings of texts that are given as all their tokens, those included that the model adds, as
+    /// [`embed`](Embedder::embed) has them.
+    ///
+    /// # Errors
+    /// `UnknownToken`, `EmptyText` for a text without tokens, and `TextTooLong` for one that is longer than the model's limit.
+    pub fn embed_tokens(
+        &mut self,
+        tokens: &[Vec<u32>],
+        mut progress: impl FnMut(usize) -> bool,
+    ) -> Result<Option<Vec<Embedding>>, RuntimeError> {
+        let limit = self.limit();
+        for (index, text) in (1..).zip(tokens) {
+            check_token_ids(text.iter().copied(), self.model.facts().vocab_size)?;
+            if text.is_empty() {
+                return Err(RuntimeErrorKind::EmptyText(index).into());
+            }
+            if text.len() > limit {
+                return Err(RuntimeErrorKind::TextTooLong {
+                    index,
+                    tokens: text.len(),
+                    limit,
+                }
+                .into());
+            }
+        }
         let lengths: Vec<usize> = tokens.iter().map(Vec::len).collect();
-        let mut found: Vec<Option<Embedding>> = vec![None; texts.len()];
+        let mut found: Vec<Option<Embedding>> = vec![None; tokens.len()];
         let mut done = 0;
         let room = match self.forward {
             Forward::Packed(_) => MAX_PACKED_TOKENS.min(self.limit()),

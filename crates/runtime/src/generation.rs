@@ -15,6 +15,10 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Continue after the model's end-of-generation tokens.
     pub ignore_eos: bool,
+    /// Tokens that end the generation like the model's end-of-generation tokens.
+    pub stop_tokens: Vec<u32>,
+    /// No token that ends the generation is sampled before so many others.
+    pub min_tokens: usize,
     /// Control tokens that are part of the text, such as the marks of reasoning and tool calls. All others are not.
     pub shown: Vec<u32>,
     /// A limit on the reasoning of the answer. Reasoning that has reached it is closed with the model's own marks, unless a
@@ -92,6 +96,8 @@ pub struct GenerateOutput {
     pub text: String,
     /// The log-probabilities of the tokens, if they were asked for.
     pub logprobs: Vec<TokenLogprobs>,
+    /// Those of the prompt's tokens from the second one on, if they were asked for.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish: FinishReason,
     /// The stop string that ended it.

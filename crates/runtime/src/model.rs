@@ -19,6 +19,8 @@ use text::{ChatTemplate, Tokenizer};
 pub struct Model {
     artifact: Arc<Artifact>,
     text_assets: Background<TextAssets>,
+    /// The chat template that is used instead of the file's.
+    other_template: Option<ChatTemplate>,
     fingerprint: OnceLock<u64>,
 }
 
@@ -89,6 +91,7 @@ impl Model {
                 value: OnceLock::new(),
                 thread: Mutex::new(thread),
             },
+            other_template: None,
             fingerprint: OnceLock::new(),
         }
     }
@@ -105,6 +108,7 @@ impl Model {
                 value: OnceLock::new(),
                 thread: Mutex::new(None),
             },
+            other_template: None,
             fingerprint: OnceLock::new(),
         })
     }
@@ -201,11 +205,23 @@ impl Model {
     /// # Errors
     /// `Text` if the file has no usable one.
     pub fn chat_template(&self) -> Result<&ChatTemplate, RuntimeError> {
+        if let Some(template) = &self.other_template {
+            return Ok(template);
+        }
         Ok(self
             .text_assets()
             .template
             .as_ref()
             .map_err(text::TextError::clone)?)
+    }
+
+    /// The model with another chat template than that of its file.
+    ///
+    /// # Errors
+    /// Those of [`compile_template`](Model::compile_template).
+    pub fn with_chat_template(mut self, source: &str) -> Result<Model, RuntimeError> {
+        self.other_template = Some(self.compile_template(source)?);
+        Ok(self)
     }
 
     /// Compiles another chat template for this model. It can use the model's BOS and EOS.

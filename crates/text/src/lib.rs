@@ -52,8 +52,10 @@ mod continuation;
 mod encode;
 mod error;
 mod harmony;
+mod infill;
 mod reasoning;
 mod reasoning_budget;
+mod system_messages;
 mod token_bytes;
 mod tokenizer;
 pub mod tools;
@@ -65,6 +67,7 @@ pub use chat::{ChatTemplate, Message, Prompt};
 pub use continuation::ChatContinuation;
 pub use encode::automaton::{Acceptance, WordAutomata, WordAutomaton};
 pub use error::TextError;
+pub use infill::{InfillRequest, InfillTokens};
 pub use reasoning::{ReasoningFormat, ReasoningTags, keeping_variables};
 pub use reasoning_budget::{ReasoningBudget, ReasoningGuard};
 pub use tokenizer::{

@@ -10,6 +10,7 @@ pub use parser::ToolParser;
 pub(crate) use parser::partial_suffix;
 
 use crate::reasoning::place_reasoning;
+use crate::system_messages::with_one_system_message;
 use crate::{ChatTemplate, Prompt, TextError, Tokenizer};
 use serde_json::{Map, Value, json};
 
@@ -124,7 +125,8 @@ impl ToolFormat {
 }
 
 /// The prompt of a chat with tools. A template that does not show tools, or does not write the calls of earlier answers, gets
-/// them as text: in the system message, and in the answers. The reasoning of an answer is its `reasoning_content`.
+/// them as text: in the system message, and in the answers. The reasoning of an answer is its `reasoning_content`. For a template that refuses
+/// several system messages, they are joined.
 ///
 /// # Errors
 /// As [`ChatTemplate::render`].
@@ -152,7 +154,18 @@ pub fn prompt_with_tools(
             write_calls(message, ToolFormat::of_template(template.source_text()));
         }
     }
-    template.prompt_with(tokenizer, &messages, add_generation_prompt, &variables)
+    let prompt = |messages: &[Value]| {
+        template.prompt_with(tokenizer, messages, add_generation_prompt, &variables)
+    };
+    match prompt(&messages) {
+        // Many templates take one system message only; some clients send several.
+        Err(refused @ TextError::TemplateRaised { .. }) => match with_one_system_message(&messages)
+        {
+            Some(merged) => prompt(&merged),
+            None => Err(refused),
+        },
+        rendered => rendered,
+    }
 }
 
 /// Makes the arguments of a call an object, as templates expect them, instead of JSON text.

@@ -4,7 +4,7 @@ use super::BatchRunner;
 use super::candidates::{CandidateNode, Candidates};
 use crate::RuntimeError;
 use crate::speculative::TreeProposal;
-use backend::LogitsMode;
+use backend::{LogitsMode, RowOutputs};
 use kv::{MAX_SEQUENCES, Role, SeqId, StepToken};
 
 /// One token of a batched step.
@@ -39,14 +39,25 @@ impl KeptStates<'_> {
     }
 }
 
+/// The outputs of tokens that are fed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FeedOutputs {
+    /// None.
+    None,
+    /// Those after the last token, which are kept as the sequence's.
+    Last,
+    /// Those after every token, until the next step ([`BatchRunner::step_rows`]); and the last ones as before.
+    All,
+}
+
 /// What one sequence feeds in a forward. Its pending token is fed before its tokens, or is the root of its tree.
 #[derive(Clone, Copy)]
 pub(crate) enum Feed<'a> {
-    /// The pending token, if there is one, and these tokens. `logits` keeps the outputs after the last one.
+    /// The pending token, if there is one, and these tokens.
     Tokens {
         seq: SeqId,
         tokens: &'a [u32],
-        logits: bool,
+        outputs: FeedOutputs,
         kept_states: KeptStates<'a>,
     },
     /// A tree of candidates. They stay until a path of them is committed.
@@ -110,7 +121,7 @@ impl BatchRunner {
                 Feed::Tokens {
                     seq,
                     tokens: ids,
-                    logits,
+                    outputs,
                     kept_states,
                 } => {
                     let is_pending = pending.iter().any(|token| token.seq == seq);
@@ -122,16 +133,25 @@ impl BatchRunner {
                     let token = |id| BatchToken {
                         seq,
                         id,
-                        logits: false,
+                        logits: outputs == FeedOutputs::All,
                     };
                     tokens.extend(ids.map(token));
                     if let Some(last) = tokens.last_mut().filter(|last| last.seq == seq) {
-                        last.logits = logits;
+                        last.logits = outputs != FeedOutputs::None;
                     }
                 }
             }
         }
         self.run_after(&pending, (&tokens, &kept), &trees, wanted)
+    }
+
+    /// The outputs after the tokens of a sequence in the last step that had them computed.
+    pub(crate) fn step_rows(&self, seq: SeqId) -> impl ExactSizeIterator<Item = RowOutputs<'_>> {
+        let own = (0..)
+            .zip(&self.row_owners)
+            .filter(move |(_, owner)| **owner == seq);
+        let own: Vec<usize> = own.map(|(row, _)| row).collect();
+        own.into_iter().map(|row| self.decoder.outputs.row(row))
     }
 
     /// Removes the pending tokens of sequences, for a step that feeds them.
@@ -247,6 +267,9 @@ impl BatchRunner {
         for (seq, candidates) in added {
             self.states[seq as usize].candidates = candidates;
         }
+        self.row_owners.clear();
+        let owners = tokens.iter().filter(|token| token.logits);
+        self.row_owners.extend(owners.map(|token| token.seq));
         // Of several logits rows of a sequence, the last one is kept.
         let wanted = tokens.iter().filter(|token| token.logits).count();
         let rows = tokens.iter().rev().filter(|token| token.logits);

@@ -210,10 +210,14 @@ impl<R: BorrowMut<BatchRunner>> SequenceRunner<R> {
         logits: bool,
     ) -> Result<(), RuntimeError> {
         let seq = self.seq;
+        let outputs = match logits {
+            true => super::FeedOutputs::Last,
+            false => super::FeedOutputs::None,
+        };
         let part = super::Feed::Tokens {
             seq,
             tokens,
-            logits,
+            outputs,
             kept_states: super::KeptStates::default(),
         };
         self.batch().forward(&[part], wanted)

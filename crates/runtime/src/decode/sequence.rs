@@ -1,7 +1,7 @@
 //! `Sequence`: what one sequence of a runner generates with: its prompt, sampler, constraint, speculation and text.
 
 use super::constraint::{ConstraintState, TokenConstraint};
-use super::logprobs::{GeneratedToken, TokenLogprobs};
+use super::logprobs::{GeneratedToken, PromptLogprobs, TokenLogprobs};
 use crate::batch_runner::KeptStates;
 use crate::detokenizer::IncrementalDetokenizer;
 use crate::generation::{FinishReason, GenerateOptions, GenerateOutput, Timings};
@@ -71,6 +71,7 @@ pub struct Sequence<'a> {
     detokenizer: IncrementalDetokenizer,
     pub(super) constraint: Option<ConstraintState>,
     logprobs: Option<usize>,
+    prompt_logprobs: Option<PromptLogprobs>,
     pub(super) speculator: Option<Owned<'a, Speculator>>,
     /// Bounds the reasoning of the answer.
     reasoning: Option<ReasoningGuard>,
@@ -105,6 +106,7 @@ impl<'a> Sequence<'a> {
             sampler: sampler.into(),
             constraint: None,
             logprobs: None,
+            prompt_logprobs: None,
             speculator: None,
             reasoning: options.reasoning.clone().map(ReasoningGuard::new),
             deadline: None,
@@ -151,6 +153,37 @@ impl<'a> Sequence<'a> {
     pub fn with_logprobs(mut self, top: Option<usize>) -> Sequence<'a> {
         self.logprobs = top;
         self
+    }
+
+    /// With `Some(k)`, the tokens of the prompt from the second one on have log-probabilities too. All of it has to be computed.
+    pub fn with_prompt_logprobs(mut self, top: Option<usize>) -> Sequence<'a> {
+        self.prompt_logprobs = top.map(|top| PromptLogprobs::new(top, self.prompt.len()));
+        self
+    }
+
+    /// Whether the outputs after every token of the prompt are needed.
+    pub(crate) fn scores_prompt(&self) -> bool {
+        self.prompt_logprobs.is_some()
+    }
+
+    /// The maximum number of tokens of the prompt in a step.
+    pub(super) fn most_prompt_tokens(&self) -> usize {
+        match self.scores_prompt() {
+            true => PromptLogprobs::STEP,
+            false => usize::MAX,
+        }
+    }
+
+    /// Reads the log-probabilities of the tokens after the next `n` ones of the prompt, which were just fed, from the outputs after them.
+    pub(super) fn score_prompt<'r>(
+        &mut self,
+        n: usize,
+        rows: impl ExactSizeIterator<Item = RowOutputs<'r>>,
+    ) -> Result<(), RuntimeError> {
+        match &mut self.prompt_logprobs {
+            Some(logprobs) => logprobs.push((&self.prompt, self.fed, n), rows),
+            None => Ok(()),
+        }
     }
 
     /// Generates with speculation. The tokens are the same.
@@ -266,9 +299,10 @@ impl<'a> Sequence<'a> {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// The outputs that the next sample needs. Constraints and log-probabilities need all logits.
+    /// The outputs that the next sample needs. Constraints, log-probabilities and answers of a least length need all logits.
     pub(crate) fn wanted(&self) -> LogitsMode {
-        match self.constraint.is_some() || self.logprobs.is_some() {
+        let all_logits = self.constraint.is_some() || self.logprobs.is_some();
+        match all_logits || self.scores_prompt() || self.detokenizer.must_go_on() {
             true => LogitsMode::Logits,
             false => self.sampler.wanted(),
         }
@@ -310,11 +344,21 @@ impl<'a> Sequence<'a> {
         let forced = guard.and_then(|(guard, tokenizer)| guard.forced(tokenizer));
         let token = match (&mut self.constraint, forced) {
             (None, Some(token)) => token,
+            (None, None) if self.detokenizer.must_go_on() => {
+                self.masked.clear();
+                self.masked.extend_from_slice(row.logits());
+                mask_ends(&mut self.masked, &self.detokenizer, tokenizer);
+                let history = self.detokenizer.history();
+                self.sampler.sample(&self.masked, history)
+            }
             (None, None) => self.sampler.sample_row(row, self.detokenizer.history()),
             (Some(constraint), _) => {
                 self.masked.clear();
                 self.masked.extend_from_slice(row.logits());
                 constraint.apply(&mut self.masked)?;
+                if self.detokenizer.must_go_on() {
+                    mask_ends(&mut self.masked, &self.detokenizer, tokenizer);
+                }
                 let allowed = |token: &u32| self.masked[*token as usize] > f32::NEG_INFINITY;
                 let token = forced.filter(allowed).unwrap_or_else(|| {
                     let history = self.detokenizer.history();
@@ -354,7 +398,23 @@ impl<'a> Sequence<'a> {
             decoded_tokens: self.decoded,
             queue_time: Duration::ZERO,
         };
+        output.prompt_logprobs = self.prompt_logprobs.map_or(vec![], |it| it.tokens);
         output.speculation = self.speculator.map(|s| s.stats().clone());
         (output, rest)
+    }
+}
+
+/// Masks the logits of tokens that end a generation, unless nothing else is left.
+fn mask_ends(
+    logits: &mut [f32],
+    detokenizer: &IncrementalDetokenizer,
+    tokenizer: Option<&Tokenizer>,
+) {
+    let ends = |token| detokenizer.ends(tokenizer, token);
+    let goes_on = |(token, logit): (u32, &f32)| *logit > f32::NEG_INFINITY && !ends(token);
+    if (0..).zip(&*logits).any(goes_on) {
+        let all = (0..).zip(logits);
+        all.filter(|(token, _)| ends(*token))
+            .for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
     }
 }

@@ -3,7 +3,7 @@
 use super::constraint::MaskWorker;
 use super::logprobs::GeneratedToken;
 use super::sequence::Sequence;
-use crate::batch_runner::{Feed, KeptStates};
+use crate::batch_runner::{Feed, FeedOutputs, KeptStates};
 use crate::generation::FinishReason;
 use crate::speculative::{RoundInput, RoundTrace, propose_trees, verify_tree};
 use crate::{BatchRunner, RuntimeError};
@@ -91,7 +91,12 @@ impl DecodeStep<'_> {
             let pending = self.runner.is_pending(sequence.seq);
             rows[index] = match counts[index] {
                 0 => Rows::None,
-                n if !sequence.is_decoding() => Rows::Prompt(n - usize::from(pending)),
+                n if !sequence.is_decoding() => {
+                    let n = n - usize::from(pending);
+                    let most = sequence.most_prompt_tokens();
+                    counts[index] = n.min(most) + usize::from(pending);
+                    Rows::Prompt(n.min(most))
+                }
                 _ if !pending => Rows::Outputs,
                 _ => Rows::Token,
             };
@@ -197,7 +202,11 @@ impl DecodeStep<'_> {
             let tokens = |n: usize| Feed::Tokens {
                 seq,
                 tokens: &remaining[..n],
-                logits: n == remaining.len(),
+                outputs: match n == remaining.len() {
+                    _ if sequence.scores_prompt() && n > 0 => FeedOutputs::All,
+                    true => FeedOutputs::Last,
+                    false => FeedOutputs::None,
+                },
                 kept_states: sequence.kept_states(),
             };
             let part = match (rows[index], &sequence.speculator) {
@@ -209,7 +218,8 @@ impl DecodeStep<'_> {
                 (Rows::Prompt(n), _) => tokens(n),
                 _ => tokens(0),
             };
-            if !matches!(part, Feed::Tokens { logits: false, .. }) {
+            let without = |outputs| outputs == FeedOutputs::None;
+            if !matches!(part, Feed::Tokens { outputs, .. } if without(outputs)) {
                 wanted = wanted.and(sequence.wanted());
             }
             parts.push((index, part));
@@ -232,7 +242,7 @@ impl DecodeStep<'_> {
                     Feed::Tokens {
                         seq,
                         tokens: &[],
-                        logits: true,
+                        outputs: FeedOutputs::Last,
                         kept_states: KeptStates::default(),
                     }
                 }
@@ -254,6 +264,9 @@ impl DecodeStep<'_> {
     ) -> Result<usize, RuntimeError> {
         match rows {
             Rows::Prompt(n) => {
+                if sequence.scores_prompt() {
+                    sequence.score_prompt(n, self.runner.step_rows(sequence.seq))?;
+                }
                 let done = sequence.advance(n);
                 if !on_event(StepEvent::PromptProgress(done)) {
                     sequence.finish = Some(FinishReason::Interrupted);

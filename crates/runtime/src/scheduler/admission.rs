@@ -39,7 +39,7 @@ impl Scheduler {
 
     /// Whether another request is computing a long prefix of this one: it is shared once it is there.
     fn is_blocked(&self, request: &RunningRequest, admitted: &[usize]) -> bool {
-        if !request.cache_prompt {
+        if !request.reuses() {
             return false;
         }
         let prompt = request.sequence.prompt();
@@ -68,7 +68,7 @@ impl Scheduler {
         let taken: Vec<SeqId> = self.running.iter().map(RunningRequest::seq).collect();
         let seq = self.runner.free_sequence(&taken);
         let seq = seq.expect("as many sequences as slots");
-        let reused = match request.cache_prompt {
+        let reused = match request.reuses() {
             true => {
                 let prompt = (request.sequence.prompt(), request.approximate);
                 let (runner, model) = (&mut self.runner, &self.model);

@@ -1,7 +1,7 @@
 //! Requests, what is reported about them, and the stream of a request's events.
 
 use super::branch_cells::BranchCells;
-use crate::decode::{GeneratedToken, TokenConstraint};
+use crate::decode::{GeneratedToken, TokenConstraint, TokenLogprobs};
 use crate::generation::{FinishReason, GenerateOptions, Timings};
 use crate::speculative::{RoundTrace, SpecOptions, SpecStats};
 use crate::{RuntimeError, RuntimeErrorKind, SamplerOptions};
@@ -24,6 +24,8 @@ pub struct Request {
     pub options: GenerateOptions,
     /// With `Some(k)`, every token comes with its log-probability and those of the `k` most likely tokens.
     pub logprobs: Option<usize>,
+    /// With `Some(k)`, the tokens of the prompt have them too. All of the prompt is computed then, whatever is stored.
+    pub prompt_logprobs: Option<usize>,
     /// Requests of a higher priority are admitted first.
     pub priority: i32,
     /// The generation ends at this time, with what it has.
@@ -51,6 +53,7 @@ impl Request {
             sampling: SamplerOptions::default(),
             options: GenerateOptions::default(),
             logprobs: None,
+            prompt_logprobs: None,
             priority: 0,
             deadline: None,
             constraint: None,
@@ -123,6 +126,8 @@ pub struct RequestOutput {
     pub finish: FinishReason,
     /// The stop string that ended it.
     pub stop_string: Option<String>,
+    /// The log-probabilities of the prompt's tokens from the second one on, if they were asked for.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Durations. `prompt_tokens` counts the tokens that were computed, not the reused ones.
     pub timings: Timings,
     /// What was reused.

@@ -62,6 +62,7 @@ impl RunningRequest {
                 .with_message_ends(&request.message_ends)
                 .with_constraint(request.constraint)
                 .with_logprobs(request.logprobs)
+                .with_prompt_logprobs(request.prompt_logprobs)
                 .with_deadline(request.deadline),
             listener: Listener {
                 sink,
@@ -74,6 +75,11 @@ impl RunningRequest {
                 longest_gap: Duration::ZERO,
             },
         }
+    }
+
+    /// Whether it begins on stored rows. The outputs after their tokens are not stored.
+    pub(super) fn reuses(&self) -> bool {
+        self.cache_prompt && !self.sequence.scores_prompt()
     }
 
     pub(super) fn seq(&self) -> SeqId {
@@ -115,6 +121,7 @@ impl RunningRequest {
             rest,
             finish,
             stop_string: output.stop_string,
+            prompt_logprobs: output.prompt_logprobs,
             timings,
             cache,
             speculation: output.speculation,

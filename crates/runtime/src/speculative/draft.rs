@@ -3,7 +3,7 @@
 use super::drafter::{Draft, DraftPart};
 use super::level_search::{Children, TreeLevel, most_likely};
 use super::proposal::Proposal;
-use crate::batch_runner::{BatchRunner, CandidateLevel, Feed, KeptStates};
+use crate::batch_runner::{BatchRunner, CandidateLevel, Feed, FeedOutputs, KeptStates};
 use crate::options::RunnerOptions;
 use crate::{Model, RuntimeError, RuntimeErrorKind, common_prefix_len};
 use backend::{Backend, LogitsMode};
@@ -77,7 +77,10 @@ impl Draft for DraftModel {
         let feeds = parts.iter().map(|part| Feed::Tokens {
             seq: part.seq,
             tokens: &part.proposal.history[part.rows.clone()],
-            logits: part.rows.end == part.proposal.history.len(),
+            outputs: match part.rows.end == part.proposal.history.len() {
+                true => FeedOutputs::Last,
+                false => FeedOutputs::None,
+            },
             kept_states: KeptStates::default(),
         });
         self.runner

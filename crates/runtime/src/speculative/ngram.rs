@@ -12,13 +12,19 @@ const MAX_COUNTED_SUFFIXES: usize = 24;
 /// Proposes the continuations of earlier occurrences of the last tokens, from a suffix automaton over prompt and history.
 pub(super) struct NgramProposer {
     automaton: SuffixAutomaton,
+    /// Tokens before the history, which it is expected to repeat.
+    prediction: Vec<u32>,
     history: Vec<u32>,
 }
 
 impl NgramProposer {
-    pub(super) fn new() -> NgramProposer {
+    /// A proposer that also knows these tokens.
+    pub(super) fn new(prediction: &[u32]) -> NgramProposer {
+        let mut automaton = SuffixAutomaton::new();
+        prediction.iter().for_each(|token| automaton.push(*token));
         NgramProposer {
-            automaton: SuffixAutomaton::new(),
+            automaton,
+            prediction: prediction.to_vec(),
             history: vec![],
         }
     }
@@ -27,7 +33,7 @@ impl NgramProposer {
     fn follow(&mut self, history: &[u32]) {
         let known = self.history.len();
         if history.len() < known || history[..known] != self.history[..] {
-            *self = NgramProposer::new();
+            *self = NgramProposer::new(&self.prediction);
         }
         for &token in &history[self.history.len()..] {
             self.automaton.push(token);
@@ -240,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_repetition_is_continued() {
-        let mut proposer = NgramProposer::new();
+        let mut proposer = NgramProposer::new(&[]);
         let found = tree(&mut proposer, &[1, 2, 3, 4, 5, 9, 2, 3]);
         assert_eq!(found.tokens(), [3, 4, 5, 9, 2]);
         assert_eq!(found.max_depth(), 4);
@@ -250,7 +256,7 @@ mod tests {
     #[test]
     fn several_continuations_make_a_tree_with_the_frequent_one_first() {
         let history = [1, 2, 5, 1, 2, 5, 1, 2, 6, 1, 2];
-        let found = tree(&mut NgramProposer::new(), &history);
+        let found = tree(&mut NgramProposer::new(&[]), &history);
         let children: Vec<u32> = found
             .children(0)
             .map(|n| found.tokens()[n as usize])
@@ -262,7 +268,7 @@ mod tests {
 
     #[test]
     fn another_history_begins_again() {
-        let mut proposer = NgramProposer::new();
+        let mut proposer = NgramProposer::new(&[]);
         tree(&mut proposer, &[1, 2, 3, 1, 2]);
         let found = tree(&mut proposer, &[7, 8, 9, 7, 8]);
         assert_eq!(found.tokens()[..2], [8, 9]);
@@ -302,5 +308,14 @@ mod tests {
             found.sort_unstable();
             assert_eq!(found, follows(len));
         }
+    }
+
+    #[test]
+    fn a_prediction_is_proposed_before_the_answer_has_any_of_it() {
+        let mut proposer = NgramProposer::new(&[1, 2, 7, 8, 9]);
+        assert_eq!(tree(&mut proposer, &[5, 1, 2]).tokens()[1..3], [7, 8]);
+        // What was said counts too, also after the history is another one.
+        assert_eq!(tree(&mut proposer, &[5, 7, 8]).tokens()[1..2], [9]);
+        assert_eq!(tree(&mut NgramProposer::new(&[]), &[5, 1, 2]).len(), 1);
     }
 }

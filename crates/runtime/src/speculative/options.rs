@@ -34,6 +34,8 @@ pub struct SpecOptions {
     pub top_k: usize,
     /// Keep what each round proposed and accepted.
     pub trace: bool,
+    /// Text that the answer is expected to have parts of, such as a file that it changes. It is searched as the prompt is.
+    pub prediction: Vec<u32>,
 }
 
 impl Default for SpecOptions {
@@ -44,6 +46,7 @@ impl Default for SpecOptions {
             max_depth: 8,
             top_k: 3,
             trace: false,
+            prediction: vec![],
         }
     }
 }

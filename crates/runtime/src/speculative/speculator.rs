@@ -155,7 +155,7 @@ impl Speculator {
         costs: &VerifyCosts,
         draft: Option<&Drafter>,
     ) -> Result<Speculator, RuntimeError> {
-        let ngram = || Proposer::Ngram(NgramProposer::new());
+        let ngram = || Proposer::Ngram(NgramProposer::new(&options.prediction));
         let drafter = || {
             draft
                 .map(|draft| draft.sequence().map(Proposer::Draft))
