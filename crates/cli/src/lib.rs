@@ -16,6 +16,7 @@ mod exec;
 mod export;
 mod inspect;
 mod interrupt;
+mod launch;
 mod list;
 mod man;
 mod messages;
@@ -82,6 +83,7 @@ enum Command {
     Chat(Box<chat::Chat>),
     Serve(serve::Serve),
     Ps(ps::Ps),
+    Launch(launch::Launch),
     Prefix(prefix::Prefix),
     Score(score::Score),
     TuneKv(tune_kv::TuneKv),
@@ -210,6 +212,7 @@ fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
         Command::Chat(command) => command.execute(),
         Command::Serve(command) => command.execute(),
         Command::Ps(command) => command.execute(),
+        Command::Launch(command) => command.execute(),
         Command::Prefix(command) => command.execute(),
         Command::Score(command) => command.execute(),
         Command::TuneKv(command) => command.execute(),

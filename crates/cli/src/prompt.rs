@@ -240,8 +240,17 @@ impl<'a> Conversations<'a> {
 
 /// A built-in template, or that of a file.
 fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
+    let template = model.compile_template(&template_source(name)?);
+    match Path::new(name).exists() {
+        true => template.with_context(|| name.to_owned()),
+        false => Ok(template?),
+    }
+}
+
+/// The source of a built-in template, or of a file.
+pub(crate) fn template_source(name: &str) -> Result<String> {
     if let Some(source) = ChatTemplate::source(name) {
-        return Ok(model.compile_template(source)?);
+        return Ok(source.to_owned());
     }
     let path = Path::new(name);
     if !path.exists() {
@@ -250,9 +259,7 @@ fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
             names()
         );
     }
-    let source = read_text(path)?;
-    let template = model.compile_template(&source);
-    template.with_context(|| name.to_owned())
+    read_text(path)
 }
 
 fn names() -> String {

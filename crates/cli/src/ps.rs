@@ -13,6 +13,16 @@ use std::io::{BufWriter, Write};
   kvark ps --port 8081 --json
   KVARK_API_KEY=KEY kvark ps")]
 pub(crate) struct Ps {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A running server.
+#[derive(Args)]
+pub(crate) struct ServerArgs {
     /// Address of the server
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -22,24 +32,29 @@ pub(crate) struct Ps {
     /// Key of the server [default: KVARK_API_KEY, or none]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
-impl Ps {
-    pub(crate) fn execute(self) -> Result<()> {
+impl ServerArgs {
+    /// The key of the server.
+    pub(crate) fn key(&self) -> Option<String> {
+        let own = || std::env::var("KVARK_API_KEY").ok();
+        let key = self.api_key.clone().or_else(own);
+        key.filter(|key| !key.is_empty())
+    }
+
+    /// Asks the server for its models.
+    ///
+    /// # Errors
+    /// That nobody answers, that it wants a key, or that it is another program.
+    pub(crate) fn ask(&self) -> Result<RunningServer> {
         // An IPv6 address has colons of its own.
         let host = match self.host.contains(':') {
             true => format!("[{}]", self.host.trim_matches(['[', ']'])),
             false => self.host.clone(),
         };
         let address = format!("http://{host}:{}", self.port);
-        let own = || std::env::var("KVARK_API_KEY").ok();
-        let key = self.api_key.clone().or_else(own);
-        let key = key.filter(|key| !key.is_empty());
-        let server = RunningServer::ask(&address, key.as_deref());
-        let server = server.map_err(|error| match error.kind() {
+        let server = RunningServer::ask(&address, self.key().as_deref());
+        server.map_err(|error| match error.kind() {
             HubErrorKind::Unreachable { .. } => {
                 anyhow!("no server answers at {address}; kvark serve starts one (--host, --port)")
             }
@@ -50,7 +65,13 @@ impl Ps {
                 anyhow!("{address} is no kvark serve: it has no /v1/models")
             }
             _ => error.into(),
-        })?;
+        })
+    }
+}
+
+impl Ps {
+    pub(crate) fn execute(self) -> Result<()> {
+        let server = self.server.ask()?;
         let mut out = BufWriter::new(std::io::stdout().lock());
         match self.json {
             true => writeln!(out, "{}", report(&server))?,

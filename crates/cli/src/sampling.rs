@@ -100,6 +100,11 @@ fn help(option: &SamplingOption) -> String {
 }
 
 impl SamplingArgs {
+    /// The options that were given, with their texts.
+    pub(crate) fn given(&self) -> &[(&'static SamplingOption, Vec<String>)] {
+        &self.0
+    }
+
     /// The options, with the model's own defaults.
     ///
     /// # Errors

@@ -2,13 +2,15 @@
 
 use crate::args::{self, EngineArgs, ModelArgs, ShiftArgs};
 use crate::catalogue::HubArgs;
-use crate::prompt::ReasoningBudgetArgs;
+use crate::prompt::{ReasoningBudgetArgs, template_source};
+use crate::sampling::SamplingArgs;
 use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::cache::KvStorage;
 use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
+use kvark::speculative::SpecType;
 use regex::Regex;
 use server::{ReasoningHistory, Server, ServerOptions, VolatilePlace, VolatileText};
 use std::io::IsTerminal;
@@ -49,6 +51,15 @@ pub(crate) struct Serve {
     /// model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]
     #[arg(long, value_name = "MODEL")]
     model_draft: Option<String>,
+    /// Speculation of requests that state no spec_type: auto, ngram, draft, eagle3, mtp or none [default: auto with --model-draft, else none]
+    #[arg(long, value_name = "TYPE", value_parser = ["auto", "ngram", "draft", "eagle3", "mtp", "none"], hide_possible_values = true)]
+    spec_type: Option<String>,
+    /// Chat template of all models instead of their own: a name (see kvark chat --help) or a file
+    #[arg(long, visible_alias = "chat-template-file", value_name = "NAME|FILE")]
+    chat_template: Option<String>,
+    /// Most tokens of any answer
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    predict: Option<u32>,
     /// Address to listen on; 0.0.0.0 for all networks
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -119,6 +130,9 @@ pub(crate) struct Serve {
     log_json: bool,
     #[command(flatten)]
     engine: EngineArgs,
+    /// Defaults of requests that state nothing else.
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 impl Serve {
@@ -195,6 +209,14 @@ impl Serve {
                 None => default_head::beside(&models[0].1).unwrap_or(None),
             },
             models,
+            speculation: self.speculation(),
+            chat_template: self
+                .chat_template
+                .as_deref()
+                .map(template_source)
+                .transpose()?,
+            sampling: self.sampling.given().to_vec(),
+            max_tokens: self.predict.map(|n| n as usize),
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,
             queue: self.queue as usize,
@@ -227,6 +249,17 @@ impl Serve {
             max_body: self.max_body as usize,
             ..ServerOptions::default()
         })
+    }
+
+    /// What requests speculate with that state nothing.
+    fn speculation(&self) -> Option<SpecType> {
+        match self.spec_type.as_deref() {
+            Some(name) => SpecType::from_name(name),
+            None => {
+                let draft = self.model_draft.as_deref();
+                draft.filter(|name| *name != "none").map(|_| SpecType::Auto)
+            }
+        }
     }
 
     fn context_shift(&self) -> Result<Option<usize>> {

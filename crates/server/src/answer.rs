@@ -6,7 +6,8 @@ use crate::error::ApiError;
 use crate::registry::LoadedModel;
 use kvark::engine::{CacheReport, Request, RequestEvent, RequestHandle, RequestOutput};
 use kvark::generate::{FinishReason, GenerateOptions, SamplerOptions};
-use kvark::speculative::{DepthStats, SpecOptions, SpecStats};
+use kvark::speculative::{DepthStats, SpecOptions, SpecStats, SpecType};
+use kvark::text::EncodeOptions;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,31 @@ pub(crate) struct GenerationParameters {
     pub(crate) speculation: Option<SpecOptions>,
     pub(crate) timeout: Option<Duration>,
 }
+
+impl GenerationParameters {
+    /// Speculates with a text that the answer is expected to repeat, behind the end of its prompt.
+    pub(crate) fn predict(
+        &mut self,
+        model: &LoadedModel,
+        prompt: &[u32],
+        text: &str,
+    ) -> Result<(), ApiError> {
+        let end = prompt.len().saturating_sub(PREDICTION_CONTEXT);
+        let tokens = model
+            .model
+            .tokenizer()?
+            .encode(text, EncodeOptions::default());
+        let speculation = self.speculation.get_or_insert_with(|| SpecOptions {
+            kind: SpecType::Ngram,
+            ..SpecOptions::default()
+        });
+        speculation.prediction = [&prompt[end..], &tokens].concat();
+        Ok(())
+    }
+}
+
+/// Tokens of a prompt's end that stand before a prediction, so that its beginning follows from them.
+const PREDICTION_CONTEXT: usize = 4;
 
 /// The counts of speculation as a JSON object, for an answer and for `--json`.
 pub fn spec_object(stats: &SpecStats) -> Value {
@@ -60,11 +86,12 @@ impl Answer {
     ) -> Result<(Answer, CacheReport), ApiError> {
         let (model, parameters) = (&prepared.model, &prepared.parameters);
         let most = model.engine().max_requests();
-        if parameters.choices > most {
-            let wrong = format!("the server runs and queues at most {most} choices");
+        let choices = parameters.choices;
+        if prepared.answers() > most {
+            let wrong = format!("the server runs and queues at most {most} answers");
             return Err(ApiError::parameter("n", wrong));
         }
-        let constraints = prepared.format.constraints(app, model, parameters.choices);
+        let constraints = prepared.format.constraints(app, model, prepared.answers());
         let constraints = constraints.await?;
         let (sender, events) = unbounded_channel();
         let timeout = app.options.timeout;
@@ -76,23 +103,30 @@ impl Answer {
             model: model.name.clone(),
             running: constraints.len(),
         };
-        for (choice, constraint) in constraints.into_iter().enumerate() {
+        let prompts = prepared
+            .prompts()
+            .flat_map(|prompt| std::iter::repeat_n(prompt, choices));
+        for ((choice, constraint), prompt) in constraints.into_iter().enumerate().zip(prompts) {
             let moved = prepared.moved.as_deref().cloned();
             let request = Request {
-                prompt: prepared.tokens.to_vec(),
-                message_ends: model.model.message_ends(&prepared.tokens),
+                prompt: prompt.to_vec(),
+                message_ends: model.model.message_ends(prompt),
                 sampling: SamplerOptions {
-                    seed: parameters.sampling.seed.wrapping_add(choice as u64),
+                    seed: parameters
+                        .sampling
+                        .seed
+                        .wrapping_add((choice % choices) as u64),
                     ..parameters.sampling.clone()
                 },
                 options: parameters.options.clone(),
                 logprobs: prepared.logprobs,
+                prompt_logprobs: prepared.prompt_logprobs,
                 priority: parameters.priority,
                 deadline: Some(Instant::now() + timeout),
                 constraint,
                 cache_prompt: parameters.cache_prompt,
                 approximate: prepared.approximate,
-                moved: moved.filter(|moved| moved.are_in(&prepared.tokens)),
+                moved: moved.filter(|moved| moved.are_in(prompt)),
                 branch: prepared.cells.clone().filter(|_| choice == 0),
                 speculation: parameters.speculation.clone(),
             };
@@ -205,27 +239,41 @@ pub(crate) fn finish_name(finish: FinishReason) -> &'static str {
 /// The sums over the choices of an answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
-    pub(crate) prompt: usize,
+    /// The tokens of every prompt and how many of them were cached.
+    prompts: Vec<(usize, usize)>,
     pub(crate) completion: usize,
-    pub(crate) cached: usize,
     /// The completion's tokens that are reasoning.
     pub(crate) reasoning: usize,
 }
 
 impl Usage {
-    /// Adds a finished choice. The prompt counts once.
-    pub(crate) fn add(&mut self, output: &RequestOutput) {
-        self.prompt = output.cache.prompt_tokens;
-        self.cached = self.cached.max(output.cache.cached_tokens);
+    /// Adds a finished answer to the prompt of this index. A prompt counts once.
+    pub(crate) fn add(&mut self, prompt: usize, output: &RequestOutput) {
+        if self.prompts.len() <= prompt {
+            self.prompts.resize(prompt + 1, (0, 0));
+        }
+        let (tokens, cached) = &mut self.prompts[prompt];
+        *tokens = output.cache.prompt_tokens;
+        *cached = output.cache.cached_tokens.max(*cached);
         self.completion += output.tokens.len();
+    }
+
+    /// The tokens of all prompts.
+    pub(crate) fn prompt(&self) -> usize {
+        self.prompts.iter().map(|(tokens, _)| tokens).sum()
+    }
+
+    /// Those of them that were cached.
+    pub(crate) fn cached(&self) -> usize {
+        self.prompts.iter().map(|(_, cached)| cached).sum()
     }
 
     pub(crate) fn openai(&self) -> Value {
         json!({
-            "prompt_tokens": self.prompt,
+            "prompt_tokens": self.prompt(),
             "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": { "cached_tokens": self.cached },
+            "total_tokens": self.prompt() + self.completion,
+            "prompt_tokens_details": { "cached_tokens": self.cached() },
             "completion_tokens_details": { "reasoning_tokens": self.reasoning },
         })
     }

@@ -8,6 +8,7 @@ use crate::body::{Body, Int, StringOrObject};
 use crate::chat_answer::{ChatAnswer, ChatEvent};
 use crate::chat_prompt::ChatPrompt;
 use crate::constraint::{OutputFormat, ToolChoice};
+use crate::conversation::Conversation;
 use crate::conversations::ConversationTurn;
 use crate::error::ApiError;
 use crate::generation::{GenerationRequest, StreamOptions};
@@ -44,8 +45,6 @@ const UNSUPPORTED: &[&str] = &[
     "function_call",
     "functions",
     "modalities",
-    "prediction",
-    "verbosity",
     "web_search_options",
 ];
 
@@ -64,10 +63,15 @@ pub(crate) struct ChatRequest {
     top_logprobs: Option<Int<0, 20>>,
     /// llama.cpp's name: log-probabilities, with this many of the most likely tokens
     n_probs: Option<Int<0, 20>>,
-    /// Most tokens of the answer
-    max_tokens: Option<Int<1>>,
+    /// Most tokens of the answer; -1 for no limit
+    max_tokens: Option<Int<-1>>,
     /// The same
-    max_completion_tokens: Option<Int<1>>,
+    max_completion_tokens: Option<Int<-1>>,
+    /// {"type": "content", "content": TEXT}: what the answer is expected to repeat, which makes it come sooner
+    #[schemars(with = "Option<Map<String, Value>>")]
+    prediction: Option<Value>,
+    /// What the chat template is told as verbosity
+    verbosity: Option<String>,
     /// Further variables of the chat template
     #[serde(default)]
     chat_template_kwargs: Map<String, Value>,
@@ -99,6 +103,34 @@ fn effort_budget(variables: &Map<String, Value>, source: &str) -> Option<usize> 
     }
 }
 
+/// A limit on tokens of an answer, for which -1 is none.
+pub(crate) fn token_limit(name: &str, limit: Option<Int<-1>>) -> Result<Option<usize>, ApiError> {
+    match limit {
+        None | Some(Int(-1)) => Ok(None),
+        Some(Int(0)) => Err(ApiError::parameter(
+            name,
+            "0 must be at least 1, or -1 for no limit",
+        )),
+        Some(limit) => Ok(Some(limit.size())),
+    }
+}
+
+/// The text of a `prediction`.
+fn prediction_text(prediction: Value) -> Result<String, ApiError> {
+    let content = match prediction["type"].as_str() {
+        Some("content") => &prediction["content"],
+        _ => {
+            return Err(ApiError::parameter(
+                "prediction",
+                "type must be \"content\"",
+            ));
+        }
+    };
+    let parts = content.as_array().into_iter().flatten();
+    let joined: String = parts.filter_map(|part| part["text"].as_str()).collect();
+    Ok(content.as_str().map_or(joined, str::to_owned))
+}
+
 /// The parameters of a turn, which all chat endpoints take.
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct TurnRequest {
@@ -123,6 +155,8 @@ pub(crate) struct ChatInput {
     pub(crate) variables: Map<String, Value>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) logprobs: Option<usize>,
+    /// Text that the answer is expected to repeat.
+    pub(crate) prediction: Option<String>,
     /// A limit on reasoning of the endpoint's own.
     pub(crate) reasoning_budget: Option<usize>,
     /// Stop strings besides `stop`.
@@ -138,6 +172,8 @@ pub(crate) struct PreparedAnswer {
     pub(crate) model: Arc<LoadedModel>,
     pub(crate) prompt: ChatPrompt,
     pub(crate) tokens: Arc<Vec<u32>>,
+    /// Further prompts, whose answers come after those of the first.
+    pub(crate) more_prompts: Vec<Arc<Vec<u32>>>,
     /// How the model writes answers; `None` if the answer is no chat.
     pub(crate) answer_format: Option<TextFormat>,
     /// The beginning of the answer that the prompt ends with.
@@ -146,6 +182,8 @@ pub(crate) struct PreparedAnswer {
     pub(crate) history: Option<History>,
     pub(crate) parameters: GenerationParameters,
     pub(crate) logprobs: Option<usize>,
+    /// Log-probabilities of the prompt's tokens too, with so many of the most likely ones.
+    pub(crate) prompt_logprobs: Option<usize>,
     pub(crate) format: OutputFormat,
     /// Whether the answer comes as server-sent events.
     pub(crate) stream: bool,
@@ -161,6 +199,49 @@ pub(crate) struct PreparedAnswer {
 }
 
 impl PreparedAnswer {
+    /// An answer that continues texts: no chat.
+    pub(crate) fn of_texts(
+        model: Arc<LoadedModel>,
+        prompts: Vec<Vec<u32>>,
+        parameters: GenerationParameters,
+        format: OutputFormat,
+    ) -> PreparedAnswer {
+        let mut prompts = prompts.into_iter().map(Arc::new);
+        PreparedAnswer {
+            model,
+            prompt: ChatPrompt::default(),
+            tokens: prompts.next().unwrap_or_default(),
+            more_prompts: prompts.collect(),
+            answer_format: None,
+            opened: String::new(),
+            history: None,
+            parameters,
+            logprobs: None,
+            prompt_logprobs: None,
+            format,
+            stream: false,
+            warnings: vec![],
+            turn: None,
+            cells: None,
+            approximate: false,
+            moved: None,
+        }
+    }
+
+    /// All prompts.
+    pub(crate) fn prompts(&self) -> impl ExactSizeIterator<Item = &Arc<Vec<u32>>> {
+        let count = 1 + self.more_prompts.len();
+        (0..count).map(|index| match index.checked_sub(1) {
+            None => &self.tokens,
+            Some(index) => &self.more_prompts[index],
+        })
+    }
+
+    /// The number of answers: each prompt has as many as were asked for.
+    pub(crate) fn answers(&self) -> usize {
+        self.prompts().len() * self.parameters.choices
+    }
+
     /// Reads what all chat endpoints take, and renders and tokenises the chat. A conversation's messages and exact tokens
     /// come before those of the input.
     pub(crate) async fn new(
@@ -177,13 +258,17 @@ impl PreparedAnswer {
         };
         let mut prompt = ChatPrompt::new(input.messages, tools, input.variables)?;
         prompt.reasoning = app.options.reasoning;
+        if turn.conversation.is_none() {
+            prompt.take_begun_answer();
+        }
         app.options.volatile.apply(&mut prompt.messages);
         let format = OutputFormat::read(&mut generation, &choice, &prompt.tools)?;
         let conversation = turn.conversation.as_deref();
         let stated_budget = turn.reasoning_budget;
         let model = app.chat_model(generation.model.take(), conversation, owner);
         let model = model.await?;
-        let mut parameters = generation.parameters(&mut body, &model.model, input.max_tokens)?;
+        let mut parameters =
+            generation.parameters(&mut body, (&model.model, &app.options), input.max_tokens)?;
         parameters.options.stop.extend(input.stop);
         let warnings = body.finish(input.ignored, input.unsupported, app.options.lenient)?;
         let continued = match conversation {
@@ -202,7 +287,9 @@ impl PreparedAnswer {
             let render = move |app: &App| {
                 let mut history = None;
                 let mut begun = None;
-                let tokens = match continued {
+                // One that is empty is as a chat without a conversation.
+                let begins = |it: &Conversation| !it.tokens.is_empty() || !it.messages.is_empty();
+                let mut tokens = match continued.filter(begins) {
                     Some(it) => {
                         begun = Some(it.answer_start()).filter(|_| prompt.messages.is_empty());
                         let known = it.messages.iter().map(|turn| turn.message.clone());
@@ -220,6 +307,11 @@ impl PreparedAnswer {
                         exact.map_or_else(|| prompt.tokens(&model), Ok)?
                     }
                 };
+                let before = prompt.append_begun(&model, &mut tokens)?;
+                if before < tokens.len() {
+                    // The answer's message is not the whole of it.
+                    (begun, history) = (Some(before), None);
+                }
                 Ok((prompt, tokens, begun, history))
             };
             app.blocking(render).await?
@@ -232,6 +324,9 @@ impl PreparedAnswer {
                 effort_budget(&prompt.variables, source).or(app.options.reasoning_budget)
             }),
         };
+        if let Some(text) = input.prediction {
+            parameters.predict(&model, &tokens, &text)?;
+        }
         let answer_format = prompt.answer_format(&model);
         let mut opened = String::new();
         if let (Some(answer), Ok(tokenizer)) = (answer_format, model.model.tokenizer()) {
@@ -256,8 +351,10 @@ impl PreparedAnswer {
             model,
             prompt,
             tokens: Arc::new(tokens),
+            more_prompts: vec![],
             parameters,
             logprobs: input.logprobs,
+            prompt_logprobs: None,
             format,
             stream: generation.stream,
             warnings,
@@ -321,22 +418,37 @@ pub(crate) async fn create(
         }
         (None, false) => None,
     };
-    let most = request.max_tokens.or(request.max_completion_tokens);
+    let most = match request.max_tokens {
+        Some(_) => token_limit("max_tokens", request.max_tokens)?,
+        None => token_limit("max_completion_tokens", request.max_completion_tokens)?,
+    };
     let mut variables = request.chat_template_kwargs;
     set_effort(&mut variables, request.reasoning_effort);
+    if let Some(verbosity) = request.verbosity {
+        variables.entry("verbosity").or_insert(verbosity.into());
+    }
+    let prediction = request.prediction.map(prediction_text).transpose()?;
     let input = ChatInput {
         messages,
         variables,
-        max_tokens: most.map(Int::size),
+        max_tokens: most,
         logprobs,
+        prediction,
         ignored: IGNORED,
         unsupported: UNSUPPORTED,
         ..ChatInput::default()
     };
+    let details = generation.stream_details();
     let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
     let include_usage = StreamOptions::include_usage(request.stream_options);
     let format = |chat: &PreparedAnswer, report: &CacheReport| {
-        OpenAiAnswer::new(&app, chat, report, Shape::Chat, include_usage, conversation)
+        OpenAiAnswer::new(
+            &app,
+            chat,
+            report,
+            Shape::Chat,
+            details.shown(include_usage, conversation),
+        )
     };
     chat.respond(&app, format).await
 }

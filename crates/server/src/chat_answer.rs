@@ -21,11 +21,13 @@ use std::sync::Arc;
 pub(crate) enum ChatEvent {
     /// Its prompt is being computed.
     Started { choice: usize },
-    /// A token was generated; the text may be empty.
+    /// So many tokens of its prompt are computed.
+    Progress { choice: usize, tokens: usize },
+    /// A token was generated; the text may be empty. Text after the last token has none.
     Text {
         choice: usize,
         text: String,
-        logprobs: Option<(u32, TokenLogprobs)>,
+        token: Option<(u32, Option<TokenLogprobs>)>,
     },
     /// Reasoning was generated.
     Reasoning { choice: usize, text: String },
@@ -55,6 +57,9 @@ pub(crate) enum ChatEvent {
     /// A choice failed, which ends the answer.
     Failed(ApiError),
 }
+
+/// A generated token and its log-probabilities, if it has them.
+type Token = Option<(u32, Option<TokenLogprobs>)>;
 
 /// The generations of an answer.
 pub(crate) struct ChatAnswer {
@@ -123,7 +128,7 @@ impl ChatAnswer {
             app: app.clone(),
             prompt,
             answer,
-            choices: (0..of.parameters.choices).map(choice).collect(),
+            choices: (0..of.answers()).map(choice).collect(),
             ready: VecDeque::new(),
             failed: false,
             model: of.model.clone(),
@@ -144,7 +149,9 @@ impl ChatAnswer {
             let (choice, event) = self.answer.next().await?;
             match event {
                 RequestEvent::Started(_) => self.ready.push_back(ChatEvent::Started { choice }),
-                RequestEvent::PromptProgress(_) => {}
+                RequestEvent::PromptProgress(tokens) => {
+                    self.ready.push_back(ChatEvent::Progress { choice, tokens });
+                }
                 RequestEvent::Token(token) => self.token(choice, token),
                 RequestEvent::Round(round) => {
                     let round = round_object(&self.model, &round);
@@ -165,12 +172,11 @@ impl ChatAnswer {
         {
             turn.push_token(token.id);
         }
-        let logprobs = token.logprobs.map(|logprobs| (token.id, logprobs));
-        self.generated(choice, token.text, logprobs);
+        self.generated(choice, token.text, Some((token.id, token.logprobs)));
     }
 
     /// Adds generated text.
-    fn generated(&mut self, choice: usize, text: String, logprobs: Option<(u32, TokenLogprobs)>) {
+    fn generated(&mut self, choice: usize, text: String, token: Token) {
         let own = &mut self.choices[choice];
         let parts = match &mut own.parser {
             Some(parser) => {
@@ -181,39 +187,40 @@ impl ChatAnswer {
             }
             None => vec![AnswerPart::Content(text)],
         };
-        self.parts(choice, parts, logprobs);
+        self.parts(choice, parts, token);
     }
 
     /// Adds the parts that a token completed.
-    fn parts(
-        &mut self,
-        choice: usize,
-        parts: Vec<AnswerPart>,
-        mut logprobs: Option<(u32, TokenLogprobs)>,
-    ) {
+    fn parts(&mut self, choice: usize, parts: Vec<AnswerPart>, mut token: Token) {
         for part in parts {
             match part {
                 AnswerPart::Reasoning(text) => {
                     self.choices[choice].reasoning.push_str(&text);
                     self.ready.push_back(ChatEvent::Reasoning { choice, text });
                 }
-                AnswerPart::Content(text) => self.text(choice, text, logprobs.take()),
+                AnswerPart::Content(text) => self.text(choice, text, token.take()),
                 AnswerPart::CallPiece(piece) => self.call_piece(choice, piece),
                 AnswerPart::Call(call) => self.call(choice, call),
             }
         }
-        if logprobs.is_some() {
-            self.text(choice, String::new(), logprobs);
+        if token.is_some() {
+            self.text(choice, String::new(), token);
         }
     }
 
-    fn text(&mut self, choice: usize, text: String, logprobs: Option<(u32, TokenLogprobs)>) {
-        self.choices[choice].text.push_str(&text);
-        if !text.is_empty() || logprobs.is_some() {
+    fn text(&mut self, choice: usize, text: String, token: Token) {
+        let own = &mut self.choices[choice];
+        own.text.push_str(&text);
+        let has_logprobs = token
+            .as_ref()
+            .is_some_and(|(_, logprobs)| logprobs.is_some());
+        // A chat's tokens without text are marks, or parts of calls.
+        let is_shown = own.parser.is_none() && token.is_some();
+        if !text.is_empty() || has_logprobs || is_shown {
             self.ready.push_back(ChatEvent::Text {
                 choice,
                 text,
-                logprobs,
+                token,
             });
         }
     }

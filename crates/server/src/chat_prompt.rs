@@ -19,6 +19,8 @@ pub(crate) struct ChatPrompt {
     pub(crate) variables: Map<String, Value>,
     /// What becomes of the reasoning of earlier answers.
     pub(crate) reasoning: ReasoningHistory,
+    /// The beginning of the answer, which the request has written.
+    pub(crate) begun: String,
 }
 
 impl ChatPrompt {
@@ -30,6 +32,13 @@ impl ChatPrompt {
     ) -> Result<ChatPrompt, ApiError> {
         let messages = (0..).zip(messages).map(|(i, m)| message(i, m));
         for (i, tool) in tools.iter().enumerate() {
+            let kind = tool.get("type").and_then(Value::as_str);
+            if let Some(other) = kind.filter(|kind| *kind != "function") {
+                let wrong = format!(
+                    "tools[{i}] of type {other:?}: only functions that the client runs are supported"
+                );
+                return Err(ApiError::parameter("tools", wrong));
+            }
             let function = tool.get("function").unwrap_or(tool);
             if function.get("name").and_then(Value::as_str).is_none() {
                 let wrong = format!("tools[{i}] has no function with a name");
@@ -41,7 +50,47 @@ impl ChatPrompt {
             tools,
             variables,
             reasoning: ReasoningHistory::default(),
+            begun: String::new(),
         })
+    }
+
+    /// Takes an answer at the end of the messages as the beginning of the one that is asked for. One with calls is complete.
+    pub(crate) fn take_begun_answer(&mut self) {
+        let begins = |last: &&Value| {
+            let text = last["content"].as_str().unwrap_or_default();
+            last["role"] == "assistant" && last.get("tool_calls").is_none() && !text.is_empty()
+        };
+        if self.messages.len() > 1 && self.messages.last().filter(begins).is_some() {
+            let last = self.messages.pop().unwrap_or_default();
+            last["content"]
+                .as_str()
+                .unwrap_or_default()
+                .clone_into(&mut self.begun);
+        }
+    }
+
+    /// Appends the tokens of the answer's beginning. Returns the length of the prompt before them.
+    ///
+    /// # Errors
+    /// 400 if the prompt ends within reasoning, of which a beginning is no part.
+    pub(crate) fn append_begun(
+        &self,
+        model: &LoadedModel,
+        tokens: &mut Vec<u32>,
+    ) -> Result<usize, ApiError> {
+        let before = tokens.len();
+        if self.begun.is_empty() {
+            return Ok(before);
+        }
+        let tokenizer = model.model.tokenizer()?;
+        let format = self.answer_format(model);
+        if format.is_some_and(|format| !format.reasoning.begun_by(tokenizer, tokens).is_empty()) {
+            let wrong = "the last one begins an answer, but the chat template begins with reasoning: \
+                         set chat_template_kwargs {\"enable_thinking\": false}";
+            return Err(ApiError::parameter("messages", wrong));
+        }
+        tokens.extend(tokenizer.encode(&self.begun, EncodeOptions::default()));
+        Ok(before)
     }
 
     /// Whether answers of a model keep their exact tokens.

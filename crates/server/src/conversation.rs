@@ -37,6 +37,20 @@ pub(crate) struct Conversation {
     #[serde(skip)]
     pub(crate) answering: bool,
     pub(crate) created: i64,
+    /// The response of OpenAI's API that the conversation was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) response: Option<StoredResponse>,
+}
+
+/// A stored response: its conversation holds the messages and their tokens.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct StoredResponse {
+    /// The system message that it was asked for with.
+    pub(crate) instructions: Option<String>,
+    /// All items before its output.
+    pub(crate) input: Vec<Value>,
+    /// The response object; null while it is generated.
+    pub(crate) object: Value,
 }
 
 /// A message.
@@ -60,11 +74,20 @@ impl Conversation {
         cut
     }
 
+    /// The messages, without the system message of the response that it was made for.
+    pub(crate) fn messages_after_instructions(&self) -> Vec<Value> {
+        let response = self.response.as_ref();
+        let instructions = response.is_some_and(|it| it.instructions.is_some());
+        let turns = self.messages.iter().skip(usize::from(instructions));
+        turns.map(|turn| turn.message.clone()).collect()
+    }
+
     /// A conversation with the same tokens that shares this one's cells.
     fn fork(&self) -> Conversation {
         Conversation {
             cells: self.cells.fork(),
             answering: false,
+            response: None,
             ..self.clone()
         }
     }
@@ -245,6 +268,7 @@ mod tests {
             moved: None,
             answering: false,
             created: 0,
+            response: None,
         }
     }
 

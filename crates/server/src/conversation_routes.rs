@@ -136,6 +136,7 @@ pub(crate) async fn create(
         moved: None,
         answering: false,
         created: jiff::Timestamp::now().as_second(),
+        response: None,
     })))
 }
 

@@ -196,6 +196,7 @@ mod tests {
             moved: None,
             answering: false,
             created: 5,
+            response: None,
         }
     }
 

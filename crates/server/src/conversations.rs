@@ -248,12 +248,25 @@ impl Conversations {
         })
     }
 
-    /// The objects of an owner's conversations, and their tokens.
+    /// The objects of an owner's conversations, and their tokens, without those of stored responses.
     pub(crate) fn objects(&self, owner: &Owner) -> Vec<(Value, Arc<Vec<u32>>)> {
         let table = lock(&self.table);
-        let own = table.all.iter().filter(|(_, it)| it.owner == *owner);
+        let listed = |it: &Conversation| it.owner == *owner && it.response.is_none();
+        let own = table.all.iter().filter(|(_, it)| listed(it));
         let object = |number: &u64| (table.object(*number), table.all[number].tokens.clone());
         own.map(|(number, _)| object(number)).collect()
+    }
+
+    /// Ends the response that a conversation was made for.
+    pub(crate) fn end_response(&self, id: &str, owner: &Owner, object: &Value) {
+        // A conversation that was deleted meanwhile needs no response.
+        _ = self.with(id, owner, |table, number| {
+            let it = table.all.get_mut(&number);
+            if let Some(response) = it.and_then(|it| it.response.as_mut()) {
+                response.object = object.clone();
+            }
+            self.store(table, number);
+        });
     }
 
     /// Stores a conversation as it is now.

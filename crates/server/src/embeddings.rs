@@ -1,7 +1,7 @@
 //! `POST /v1/embeddings`
 
 use crate::app::App;
-use crate::body::{Body, Strings};
+use crate::body::{Body, Int};
 use crate::error::ApiError;
 use axum::Json;
 use axum::body::Bytes;
@@ -21,10 +21,36 @@ const MAX_TEXTS: usize = 2048;
 pub(crate) struct EmbeddingRequest {
     /// The model; the default one if left out
     model: Option<String>,
-    /// Up to 2048 texts
-    input: Strings,
+    /// Up to 2048 texts, each as a string or as all its tokens
+    input: EmbeddingInput,
+    /// Keep only so many elements of each vector, and scale them to unit length
+    dimensions: Option<Int<1>>,
     /// How vectors are written
     encoding_format: Option<Encoding>,
+}
+
+/// Texts, as strings or tokens.
+#[derive(Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "must be a string, a list of strings, a list of token ids or a list of such lists"
+)]
+#[schemars(inline)]
+pub(crate) enum EmbeddingInput {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    Lists(Vec<Vec<u32>>),
+}
+
+impl EmbeddingInput {
+    fn len(&self) -> usize {
+        match self {
+            EmbeddingInput::Text(_) | EmbeddingInput::Tokens(_) => 1,
+            EmbeddingInput::Texts(texts) => texts.len(),
+            EmbeddingInput::Lists(lists) => lists.len(),
+        }
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -42,15 +68,28 @@ pub(crate) async fn create(
 ) -> Result<Json<Value>, ApiError> {
     let mut body = Body::parse(&body)?;
     let request: EmbeddingRequest = body.read()?;
-    let texts: Vec<String> = request.input.into();
-    if texts.is_empty() || texts.len() > MAX_TEXTS {
+    if !(1..=MAX_TEXTS).contains(&request.input.len()) {
         let wrong = format!("must have between 1 and {MAX_TEXTS} texts");
         return Err(ApiError::parameter("input", wrong));
     }
-    body.finish(&["user"], &["dimensions"], app.options.lenient)?;
-    let (name, vectors) = app
-        .blocking(move |app| app.models.embed(request.model.as_deref(), &texts))
+    body.finish(&["user"], &[], app.options.lenient)?;
+    let (model, input) = (request.model, request.input);
+    let (name, mut vectors) = app
+        .blocking(move |app| app.models.embed(model.as_deref(), input))
         .await?;
+    if let Some(wanted) = request.dimensions.map(Int::size) {
+        let has = vectors.first().map_or(0, |vector| vector.values.len());
+        if wanted > has {
+            let wrong = format!("the model's vectors have {has} elements");
+            return Err(ApiError::parameter("dimensions", wrong));
+        }
+        for vector in &mut vectors {
+            vector.values.truncate(wanted);
+            let squares: f64 = vector.values.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let length = squares.sqrt().max(f64::from(f32::MIN_POSITIVE)) as f32;
+            vector.values.iter_mut().for_each(|x| *x /= length);
+        }
+    }
     let tokens: usize = vectors.iter().map(|vector| vector.tokens).sum();
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let embedding = match request.encoding_format {

@@ -62,6 +62,14 @@ impl ApiError {
         error.of_parameter(name).with_code("unsupported_parameter")
     }
 
+    /// 501: this model or server cannot do it.
+    pub(crate) fn not_supported(self) -> ApiError {
+        ApiError {
+            status: StatusCode::NOT_IMPLEMENTED,
+            ..self.with_code("not_supported_error")
+        }
+    }
+
     /// 400: nobody knows this parameter.
     pub(crate) fn unknown(name: &str) -> ApiError {
         let error = ApiError::invalid(format!("unknown parameter {name:?}"));

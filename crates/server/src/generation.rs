@@ -3,6 +3,7 @@
 use crate::answer::GenerationParameters;
 use crate::body::{Body, Int, Strings};
 use crate::error::ApiError;
+use crate::options::ServerOptions;
 use crate::sampling;
 use kvark::Model;
 use kvark::generate::GenerateOptions;
@@ -27,6 +28,17 @@ pub(crate) struct GenerationRequest {
     /// Go on after the model's end
     #[serde(default)]
     ignore_eos: bool,
+    /// No end before so many tokens
+    min_tokens: Option<Int<0>>,
+    /// Tokens that end the answer
+    #[serde(default)]
+    stop_token_ids: Vec<u32>,
+    /// In a stream, tell how much of the prompt is computed
+    #[serde(default)]
+    return_progress: bool,
+    /// In a stream, every chunk has timings
+    #[serde(default)]
+    timings_per_token: bool,
     /// Longest time of the answer in seconds
     #[schemars(range(min = 0.001, max = 86400.0))]
     timeout: Option<f32>,
@@ -65,9 +77,13 @@ impl GenerationRequest {
     pub(crate) fn parameters(
         &mut self,
         body: &mut Body,
-        model: &Model,
+        (model, options): (&Model, &ServerOptions),
         max_tokens: Option<usize>,
     ) -> Result<GenerationParameters, ApiError> {
+        let max_tokens = match (max_tokens, options.max_tokens) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        };
         let stop: Vec<String> = self.stop.take().map_or(vec![], Strings::into);
         if stop.len() > 16 || stop.iter().any(|text| text.len() > 1024) {
             let limits = "at most 16 strings of at most 1024 bytes";
@@ -81,26 +97,41 @@ impl GenerationRequest {
             return Err(ApiError::parameter("timeout", range));
         }
         Ok(GenerationParameters {
-            sampling: model.sampling(|options| sampling::read(body, options))?,
+            sampling: model.sampling(|sampler| {
+                sampling::set_defaults(&options.sampling, sampler)?;
+                sampling::read(body, model, sampler)
+            })?,
             options: GenerateOptions {
                 max_tokens,
                 stop,
                 ignore_eos: self.ignore_eos,
+                min_tokens: self.min_tokens.map_or(0, Int::size),
+                stop_tokens: std::mem::take(&mut self.stop_token_ids),
                 ..GenerateOptions::default()
             },
             choices: self.n.map_or(1, Int::size),
             priority: self.priority.map_or(0, |n| n.0 as i32),
             cache_prompt: self.cache_prompt.unwrap_or(true),
-            speculation: self.speculation()?,
+            speculation: self.speculation(options.speculation)?,
             timeout: self.timeout.map(Duration::from_secs_f32),
         })
     }
 
-    /// The speculation that the request asks for.
-    fn speculation(&self) -> Result<Option<SpecOptions>, ApiError> {
-        let kind = match self.spec_type.as_deref() {
-            None | Some("none") => return Ok(None),
-            Some(name) => SpecType::from_name(name).ok_or_else(|| {
+    /// What the chunks of a stream tell besides the answer.
+    pub(crate) fn stream_details(&self) -> StreamDetails {
+        StreamDetails {
+            progress: self.return_progress,
+            timings: self.timings_per_token,
+            ..StreamDetails::default()
+        }
+    }
+
+    /// The speculation that the request asks for, or the server's.
+    fn speculation(&self, default: Option<SpecType>) -> Result<Option<SpecOptions>, ApiError> {
+        let kind = match (self.spec_type.as_deref(), default) {
+            (None, None) | (Some("none"), _) => return Ok(None),
+            (None, Some(default)) => default,
+            (Some(name), _) => SpecType::from_name(name).ok_or_else(|| {
                 let names = SpecType::ALL.map(SpecType::name).join(", ");
                 ApiError::parameter("spec_type", format!("must be one of {names}, none"))
             })?,
@@ -113,7 +144,32 @@ impl GenerationRequest {
             max_depth: size(self.spec_depth, defaults.max_depth),
             top_k: size(self.spec_topk, defaults.top_k),
             trace: self.spec_trace,
+            prediction: vec![],
         }))
+    }
+}
+
+/// What an answer tells besides its text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamDetails {
+    /// How much of the prompt is computed.
+    pub(crate) progress: bool,
+    /// Timings in every chunk.
+    pub(crate) timings: bool,
+    /// The usage, in a chunk of its own.
+    pub(crate) usage: bool,
+    /// The conversation that the answer continues.
+    pub(crate) conversation: Option<String>,
+}
+
+impl StreamDetails {
+    /// With these.
+    pub(crate) fn shown(self, usage: bool, conversation: Option<String>) -> StreamDetails {
+        StreamDetails {
+            usage,
+            conversation,
+            ..self
+        }
     }
 }
 

@@ -35,8 +35,14 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let (private, open): (Vec<_>, Vec<_>) = routes::endpoints()
         .into_iter()
         .partition(|endpoint| endpoint.needs_key);
-    let route =
-        |router: Router<_>, endpoint: Endpoint| router.route(endpoint.path, endpoint.handler);
+    let route = |router: Router<_>, endpoint: Endpoint| {
+        let paths = [endpoint.path]
+            .into_iter()
+            .chain(endpoint.aliases.iter().copied());
+        paths.fold(router, |router, path| {
+            router.route(path, endpoint.handler.clone())
+        })
+    };
     let api = private
         .into_iter()
         .fold(Router::new(), route)

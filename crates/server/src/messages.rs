@@ -4,7 +4,7 @@ use crate::access::Owner;
 use crate::answer::cache_object;
 use crate::app::App;
 use crate::body::{Body, Int, Strings, TextOrObjects};
-use crate::chat::{ChatInput, PreparedAnswer, TurnRequest};
+use crate::chat::{ChatInput, PreparedAnswer, TurnRequest, set_effort};
 use crate::chat_answer::ChatEvent;
 use crate::chat_prompt::ChatPrompt;
 use crate::error::ApiError;
@@ -36,7 +36,7 @@ pub(crate) const IGNORED: &[&str] = &[
 ];
 
 /// Parameters of Anthropic that would change the output.
-const UNSUPPORTED: &[&str] = &["container", "context_management", "mcp_servers"];
+const UNSUPPORTED: &[&str] = &["container", "mcp_servers"];
 
 /// The path of this API, whose errors have a shape of their own.
 pub(crate) const PATH: &str = "/v1/messages";
@@ -75,18 +75,29 @@ pub(crate) struct CountRequest {
 }
 
 /// Parameters of a count that add no tokens.
-pub(crate) const COUNT_IGNORED: &[&str] =
-    &["cache_control", "output_config", "thinking", "tool_choice"];
+pub(crate) const COUNT_IGNORED: &[&str] = &[
+    "cache_control",
+    "context_management",
+    "output_config",
+    "thinking",
+    "tool_choice",
+];
 
 async fn count(app: Arc<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
     let mut body = Body::parse(&body)?;
     let request: CountRequest = body.read()?;
     body.finish(COUNT_IGNORED, UNSUPPORTED, app.options.lenient)?;
     let messages = openai_messages(request.system, request.messages)?;
-    let tools = request.tools.iter().map(openai_tool).collect();
-    let prompt = ChatPrompt::new(messages, tools, Map::new())?;
+    let tools = request.tools.iter().map(openai_tool);
+    let mut prompt = ChatPrompt::new(messages, tools.collect::<Result<_, _>>()?, Map::new())?;
+    prompt.take_begun_answer();
     let model = app.model(request.model).await?;
-    let tokens = app.blocking(move |_| prompt.tokens(&model)).await?;
+    let count = move |_: &App| {
+        let mut tokens = prompt.tokens(&model)?;
+        prompt.append_begun(&model, &mut tokens)?;
+        Ok(tokens)
+    };
+    let tokens = app.blocking(count).await?;
     Ok(Json(json!({ "input_tokens": tokens.len() })))
 }
 
@@ -125,34 +136,66 @@ pub(crate) struct MessageRequest {
     system: Option<Value>,
     /// Strings that end the answer
     stop_sequences: Option<Strings>,
-    /// format: {"type": "json_schema", "schema": ...}
+    /// format: {"type": "json_schema", "schema": ...}; effort: what the chat template is told as reasoning_effort
     #[serde(default)]
     output_config: Map<String, Value>,
     /// {"type": "enabled"} or {"type": "disabled"}: what the chat template is told as enable_thinking; budget_tokens are the most
     /// tokens of reasoning, after which it is closed
     #[serde(default)]
     thinking: Map<String, Value>,
+    /// edits: only clear_thinking that keeps all
+    #[serde(default)]
+    context_management: Map<String, Value>,
 }
 
-/// The format of `output_config`: it has OpenAI's `json_schema` without a name.
-fn output_format(config: Map<String, Value>) -> Result<Option<Map<String, Value>>, ApiError> {
-    let mut found = None;
+/// What `output_config` states.
+#[derive(Default)]
+struct OutputConfig {
+    /// The format, which is OpenAI's `json_schema` without a name.
+    format: Option<Map<String, Value>>,
+    effort: Option<String>,
+}
+
+fn output_config(config: Map<String, Value>) -> Result<OutputConfig, ApiError> {
+    let mut found = OutputConfig::default();
     for (name, value) in config {
         match &*name {
             _ if value.is_null() => {}
             "format" if value["type"] == "json_schema" => {
                 let schema = json!({ "name": "output", "schema": value["schema"] });
                 let format = json!({ "type": "json_schema", "json_schema": schema });
-                found = format.as_object().cloned();
+                found.format = format.as_object().cloned();
             }
             "format" => {
                 let wrong = "format.type must be \"json_schema\"";
                 return Err(ApiError::parameter("output_config", wrong));
             }
+            "effort" => match value {
+                Value::String(effort) => found.effort = Some(effort),
+                _ => {
+                    return Err(ApiError::parameter(
+                        "output_config",
+                        "effort must be a string",
+                    ));
+                }
+            },
             _ => return Err(ApiError::unsupported(&format!("output_config.{name}"))),
         }
     }
     Ok(found)
+}
+
+/// Refuses edits of the context that the server does not make. Answers keep their reasoning anyway.
+fn check_context_management(management: &Map<String, Value>) -> Result<(), ApiError> {
+    let edits = management.get("edits").and_then(Value::as_array);
+    for edit in edits.into_iter().flatten() {
+        let kind = edit["type"].as_str().unwrap_or_default();
+        if !(kind.starts_with("clear_thinking") && edit["keep"] == "all") {
+            let wrong = format!("the edit {kind:?} is not supported");
+            return Err(ApiError::parameter("context_management", wrong));
+        }
+    }
+    Ok(())
 }
 
 async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, ApiError> {
@@ -161,16 +204,19 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     let mut generation: GenerationRequest = body.read()?;
     let mut turn: TurnRequest = body.read()?;
     let messages = openai_messages(request.system, request.messages)?;
-    turn.tools = turn.tools.iter().map(openai_tool).collect();
-    if let Some(format) = output_format(request.output_config)? {
-        generation.response_format = Some(format);
-    }
+    let tools = turn.tools.iter().map(openai_tool);
+    turn.tools = tools.collect::<Result<_, _>>()?;
+    check_context_management(&request.context_management)?;
+    let config = output_config(request.output_config)?;
+    generation.response_format = config.format.or(generation.response_format);
     let mut variables = Map::new();
     match request.thinking.get("type").and_then(Value::as_str) {
         Some("enabled") => _ = variables.insert("enable_thinking".to_owned(), true.into()),
         Some("disabled") => _ = variables.insert("enable_thinking".to_owned(), false.into()),
+        // With "adaptive" the model decides.
         _ => {}
     }
+    set_effort(&mut variables, config.effort);
     let input = ChatInput {
         messages,
         variables,
@@ -260,12 +306,19 @@ fn openai_message(message: Value) -> Result<Vec<Value>, ApiError> {
 }
 
 /// A tool in OpenAI's shape.
-fn openai_tool(tool: &Value) -> Value {
-    json!({ "type": "function", "function": {
+fn openai_tool(tool: &Value) -> Result<Value, ApiError> {
+    if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
+        let name = tool["name"].as_str().unwrap_or_default();
+        let wrong = format!(
+            "the tool {name:?} of type {kind:?} is Anthropic's own: only tools with an input_schema are supported"
+        );
+        return Err(ApiError::parameter("tools", wrong));
+    }
+    Ok(json!({ "type": "function", "function": {
         "name": tool["name"],
         "description": tool["description"],
         "parameters": tool["input_schema"],
-    }})
+    }}))
 }
 
 fn stop_reason(called: bool, output: &RequestOutput) -> &'static str {
@@ -437,7 +490,7 @@ impl AnswerFormat for MessageAnswer {
                 self.push("message_delta", delta);
                 self.push("message_stop", json!({}));
             }
-            ChatEvent::Started { .. } | ChatEvent::Round { .. } => {}
+            ChatEvent::Started { .. } | ChatEvent::Progress { .. } | ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 let kind = error_kind(error.status);
                 let error = json!({ "type": kind, "message": error.message });

@@ -4,8 +4,10 @@ use crate::answer::{Usage, cache_object, finish_name, timings};
 use crate::app::App;
 use crate::chat::PreparedAnswer;
 use crate::chat_answer::ChatEvent;
+use crate::generation::StreamDetails;
 use crate::registry::LoadedModel;
 use crate::sse::{AnswerFormat, Frame};
+use crate::token_clock::TokenClock;
 use kvark::engine::{CacheReport, TokenLogprobs};
 use kvark::text::tools::ToolCall;
 use serde_json::{Map, Value, json};
@@ -33,8 +35,8 @@ pub(crate) fn chat_finish(called: bool, finish: kvark::generate::FinishReason) -
 pub(crate) enum Shape {
     /// A chat.
     Chat,
-    /// A text, of which this is the beginning that the answer repeats.
-    Text(String),
+    /// Texts: the beginning that the answers to each prompt repeat.
+    Text(Vec<String>),
 }
 
 /// An answer as `/v1/chat/completions` and `/v1/completions` state it.
@@ -45,10 +47,14 @@ pub(crate) struct OpenAiAnswer {
     model: Arc<LoadedModel>,
     /// The object `kvark`, which OpenAI's API does not have.
     extension: Value,
-    include_usage: bool,
+    details: StreamDetails,
     choices: Vec<Choice>,
+    /// The answers to each prompt, and how many of them are wanted: the most likely ones.
+    per_prompt: (usize, usize),
+    prompts: Vec<Arc<Vec<u32>>>,
     usage: Usage,
     timings: Value,
+    clock: TokenClock,
     ready: VecDeque<Frame>,
 }
 
@@ -59,6 +65,8 @@ struct Choice {
     calls: Vec<Value>,
     logprobs: Value,
     finish: Value,
+    /// The sum of the log-probabilities of its tokens, and their number.
+    score: (f32, usize),
 }
 
 impl OpenAiAnswer {
@@ -68,27 +76,27 @@ impl OpenAiAnswer {
         answer: &PreparedAnswer,
         report: &CacheReport,
         shape: Shape,
-        include_usage: bool,
-        conversation: Option<String>,
+        details: StreamDetails,
     ) -> OpenAiAnswer {
         let mut extension = json!({ "cache": cache_object(report, &answer.model, &answer.tokens) });
         if !answer.warnings.is_empty() {
             extension["warnings"] = answer.warnings.clone().into();
         }
-        if let Some(id) = conversation {
-            extension["conversation"] = id.into();
+        if let Some(id) = &details.conversation {
+            extension["conversation"] = id.clone().into();
         }
-        let (prefix, text, logprobs) = match &shape {
+        let (prefix, logprobs) = match &shape {
             Shape::Chat if answer.logprobs.is_some() => {
-                let empty = json!({ "content": [], "refusal": null });
-                ("chatcmpl", "", empty)
+                ("chatcmpl", json!({ "content": [], "refusal": null }))
             }
-            Shape::Chat => ("chatcmpl", "", Value::Null),
-            Shape::Text(echo) => ("cmpl", &**echo, Value::Null),
+            Shape::Chat => ("chatcmpl", Value::Null),
+            Shape::Text(_) => ("cmpl", Value::Null),
         };
-        let choice = |_| Choice {
+        let per_prompt = answer.parameters.choices;
+        let choice = |index| Choice {
             begun: false,
-            text: text.to_owned(),
+            score: (0.0, 0),
+            text: echo(&shape, index / per_prompt).to_owned(),
             reasoning: String::new(),
             calls: vec![],
             logprobs: logprobs.clone(),
@@ -99,13 +107,22 @@ impl OpenAiAnswer {
             created: jiff::Timestamp::now().as_second(),
             model: answer.model.clone(),
             extension,
-            include_usage,
-            choices: (0..answer.parameters.choices).map(choice).collect(),
+            details,
+            choices: (0..answer.answers()).map(choice).collect(),
+            per_prompt: (per_prompt, per_prompt),
+            prompts: answer.prompts().cloned().collect(),
+            clock: TokenClock::new(report),
             usage: Usage::default(),
             timings: Value::Null,
             ready: VecDeque::new(),
             shape,
         }
+    }
+
+    /// The answer with the `best` most likely answers to each prompt only.
+    pub(crate) fn with_best(mut self, best: usize) -> OpenAiAnswer {
+        self.per_prompt.1 = best;
+        self
     }
 
     fn object(&self, kind: &str, choices: Value) -> Value {
@@ -126,8 +143,11 @@ impl OpenAiAnswer {
             Shape::Text(_) => "text_completion",
         };
         let mut chunk = self.object(kind, choices);
-        if self.include_usage {
+        if self.details.usage {
             chunk["usage"] = Value::Null;
+        }
+        if self.details.timings {
+            chunk["timings"] = self.clock.timings();
         }
         chunk
     }
@@ -165,18 +185,51 @@ impl OpenAiAnswer {
             entry["top_logprobs"] = top.into();
             return json!({ "content": [entry] });
         }
-        let text = |id: u32| match tokenizer {
-            Some(tokenizer) => tokenizer.decode(&[id], true),
-            None => format!("token_{id}"),
-        };
-        let top = logprobs.top.iter();
-        let top: Map<String, Value> = top.map(|(id, p)| (text(*id), json!(p))).collect();
         json!({
-            "tokens": [text(id)],
+            "tokens": [self.token_text(id)],
             "token_logprobs": [logprobs.logprob],
-            "top_logprobs": [top],
+            "top_logprobs": [self.top(logprobs)],
             "text_offset": [self.choices[choice].text.len()],
         })
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        match self.model.model.tokenizer() {
+            Ok(tokenizer) => tokenizer.decode(&[id], true),
+            Err(_) => format!("token_{id}"),
+        }
+    }
+
+    /// The most likely tokens as texts.
+    fn top(&self, logprobs: &TokenLogprobs) -> Map<String, Value> {
+        let top = logprobs.top.iter();
+        top.map(|(id, p)| (self.token_text(*id), json!(p)))
+            .collect()
+    }
+
+    /// The log-probabilities of a prompt's tokens, of which the first has none, in the shape of a text's.
+    fn prompt_logprobs(&self, prompt: usize, logprobs: &[TokenLogprobs]) -> Value {
+        let mut lists = [vec![], vec![], vec![], vec![]];
+        let mut offset = 0;
+        for (index, id) in self.prompts[prompt].iter().enumerate() {
+            let own = index.checked_sub(1).and_then(|index| logprobs.get(index));
+            let text = self.token_text(*id);
+            lists[3].push(json!(offset));
+            offset += text.len();
+            lists[0].push(text.into());
+            lists[1].push(own.map(|own| own.logprob).into());
+            lists[2].push(own.map(|own| self.top(own)).into());
+        }
+        let [tokens, values, top, offsets] = lists;
+        json!({ "tokens": tokens, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets })
+    }
+}
+
+/// The beginning that the answers to a prompt repeat.
+fn echo(shape: &Shape, prompt: usize) -> &str {
+    match shape {
+        Shape::Chat => "",
+        Shape::Text(echo) => echo.get(prompt).map_or("", |text| text),
     }
 }
 
@@ -188,6 +241,7 @@ impl AnswerFormat for OpenAiAnswer {
     fn event(&mut self, event: ChatEvent) {
         let choice = match &event {
             ChatEvent::Started { choice }
+            | ChatEvent::Progress { choice, .. }
             | ChatEvent::Text { choice, .. }
             | ChatEvent::Reasoning { choice, .. }
             | ChatEvent::CallPiece { choice, .. }
@@ -203,7 +257,7 @@ impl AnswerFormat for OpenAiAnswer {
         if !std::mem::replace(&mut self.choices[choice].begun, true) {
             let begin = match &self.shape {
                 Shape::Chat => json!({ "role": "assistant", "content": "" }),
-                Shape::Text(echo) => echo.clone().into(),
+                Shape::Text(_) => echo(&self.shape, choice / self.per_prompt.0).into(),
             };
             let mut first = self.part(choice, begin, Value::Null, Value::Null);
             first["kvark"] = self.extension.clone();
@@ -211,7 +265,24 @@ impl AnswerFormat for OpenAiAnswer {
         }
         match event {
             ChatEvent::Started { .. } | ChatEvent::Failed(_) => {}
-            ChatEvent::Text { text, logprobs, .. } => {
+            ChatEvent::Progress { tokens, .. } => {
+                if self.details.progress && choice == 0 {
+                    let mut chunk = self.chunk(json!([]));
+                    chunk["prompt_progress"] = self.clock.progress(tokens);
+                    self.push(&chunk);
+                }
+            }
+            ChatEvent::Text { text, token, .. } => {
+                self.clock.count(usize::from(token.is_some()));
+                let of_token = token.and_then(|(id, logprobs)| Some((id, logprobs?)));
+                if let Some((_, logprobs)) = &of_token {
+                    let (sum, count) = &mut self.choices[choice].score;
+                    (*sum, *count) = (*sum + logprobs.logprob, *count + 1);
+                }
+                if text.is_empty() && of_token.is_none() {
+                    return;
+                }
+                let logprobs = of_token.filter(|_| self.per_prompt.0 == self.per_prompt.1);
                 let logprobs = logprobs.map(|(id, of_token)| self.logprobs(choice, id, &of_token));
                 let logprobs = Value::from(logprobs);
                 let part = match self.shape {
@@ -264,7 +335,13 @@ impl AnswerFormat for OpenAiAnswer {
                 output,
                 ..
             } => {
-                self.usage.add(&output);
+                let prompt = choice / self.per_prompt.0;
+                self.usage.add(prompt, &output);
+                if !output.prompt_logprobs.is_empty() {
+                    let mut all = self.prompt_logprobs(prompt, &output.prompt_logprobs);
+                    append_lists(&mut all, self.choices[choice].logprobs.take());
+                    self.choices[choice].logprobs = all;
+                }
                 self.usage.reasoning += reasoning_tokens;
                 self.timings = timings(&output);
                 let finish = Value::from(chat_finish(called, output.finish));
@@ -279,7 +356,7 @@ impl AnswerFormat for OpenAiAnswer {
                 if self.choices.iter().any(|choice| choice.finish.is_null()) {
                     return;
                 }
-                if self.include_usage {
+                if self.details.usage {
                     let mut chunk = self.chunk(json!([]));
                     chunk["usage"] = self.usage.openai();
                     self.push(&chunk);
@@ -295,7 +372,16 @@ impl AnswerFormat for OpenAiAnswer {
     }
 
     fn whole(mut self) -> Value {
-        let choices = std::mem::take(&mut self.choices).into_iter().enumerate();
+        let mut choices = std::mem::take(&mut self.choices);
+        let (made, wanted) = self.per_prompt;
+        if wanted < made {
+            let mean = |it: &Choice| it.score.0 / it.score.1.max(1) as f32;
+            let of_prompts = choices.chunks_mut(made);
+            of_prompts.for_each(|own| own.sort_by(|a, b| mean(b).total_cmp(&mean(a))));
+            let mut index = 0..;
+            choices.retain(|_| index.next().is_some_and(|index| index % made < wanted));
+        }
+        let choices = choices.into_iter().enumerate();
         let choices = choices.map(|(index, own)| {
             let mut choice = json!({ "index": index });
             match &self.shape {

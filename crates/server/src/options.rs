@@ -3,7 +3,9 @@
 use crate::volatile::VolatileText;
 use kvark::RunnerOptions;
 use kvark::engine::HostRungs;
+use kvark::generate::SamplingOption;
 use kvark::snapshot::PrefixFile;
+use kvark::speculative::SpecType;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +29,14 @@ pub struct ServerOptions {
     pub models: Vec<(String, PathBuf)>,
     /// A draft of the default model: a smaller model with the same vocabulary, an Eagle3 head, or [`DraftSource::MTP`](kvark::speculative::DraftSource::MTP).
     pub draft: Option<PathBuf>,
+    /// Speculation of requests that state none.
+    pub speculation: Option<SpecType>,
+    /// The source of a chat template that is used instead of those of the models.
+    pub chat_template: Option<String>,
+    /// Sampling options of requests that state none, as the texts of the command's flags.
+    pub sampling: Vec<(&'static SamplingOption, Vec<String>)>,
+    /// The maximum number of tokens of any answer.
+    pub max_tokens: Option<usize>,
     /// Context, cache types, threads and memory limit of every model. `pool_cells` is derived from the others.
     pub runner: RunnerOptions,
     /// The maximum number of requests of a model that run at once.
@@ -77,6 +87,10 @@ impl Default for ServerOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
             models: vec![],
             draft: None,
+            speculation: None,
+            chat_template: None,
+            sampling: vec![],
+            max_tokens: None,
             runner: RunnerOptions::default(),
             slots: 8,
             queue: 64,

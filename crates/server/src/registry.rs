@@ -1,5 +1,6 @@
 //! `ModelRegistry`: the models of a server by name, loaded on first use and unloaded when memory is short.
 
+use crate::embeddings::EmbeddingInput;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
 use kvark::backend::Backend;
@@ -30,6 +31,8 @@ pub(crate) struct ModelRegistry {
     /// A prefix file that the pool of every model stands on.
     prefix_file: Option<PrefixFile>,
     grace: Duration,
+    /// The source of a chat template for all models.
+    chat_template: Option<String>,
     /// Held while a model is loaded or unloaded.
     loading: Mutex<()>,
 }
@@ -138,6 +141,7 @@ impl ModelRegistry {
             prefix: options.prefix.clone(),
             prefix_file: options.prefix_file.clone(),
             grace: options.grace,
+            chat_template: options.chat_template.clone(),
             loading: Mutex::new(()),
         }
     }
@@ -154,12 +158,14 @@ impl ModelRegistry {
         loaded.flatten().collect()
     }
 
-    /// The name of a model: the default one for `None`, the empty name and `default`.
+    /// The model of this name: the default one for `None`, the empty name and `default`. A server with one model answers under every
+    /// name: many programs know the names of one provider only.
     fn entry(&self, name: Option<&str>) -> Result<&Entry, ApiError> {
         let name = name.filter(|name| !name.is_empty() && *name != "default");
-        let found = match name {
-            None => self.entries.first(),
-            Some(name) => self.entries.iter().find(|entry| entry.name == name),
+        let found = match (name, &self.entries[..]) {
+            (None, entries) => entries.first(),
+            (Some(_), [only]) => Some(only),
+            (Some(name), entries) => entries.iter().find(|entry| entry.name == name),
         };
         found.ok_or_else(|| {
             let names: Vec<&str> = self.entries.iter().map(|entry| &*entry.name).collect();
@@ -211,7 +217,11 @@ impl ModelRegistry {
             feature_layers: layers.unwrap_or_default(),
             ..OpenOptions::default()
         };
-        let model = Arc::new(Model::open_with(&entry.path, &options)?);
+        let model = Model::open_with(&entry.path, &options)?;
+        let model = Arc::new(match &self.chat_template {
+            Some(source) => model.with_chat_template(source)?,
+            None => model,
+        });
         let engine = self.start(&model, draft.as_ref(), &entry.counters)?;
         let prefix = self.prefix.as_deref();
         let prefix = prefix.map(|system| hold_prefix(&model, engine.handle(), system));
@@ -341,7 +351,7 @@ impl ModelRegistry {
     pub(crate) fn embed(
         &self,
         name: Option<&str>,
-        texts: &[String],
+        input: EmbeddingInput,
     ) -> Result<(String, Vec<kvark::embed::Embedding>), ApiError> {
         let entry = self.entry(name)?;
         let mut embedder = lock(&entry.embedder);
@@ -359,7 +369,13 @@ impl ModelRegistry {
             *embedder = Some(Embedder::new(model, &*self.backend, &options)?);
         }
         let embedder = embedder.as_mut().expect("it was just made");
-        let vectors = embedder.embed(texts, |_| true)?.unwrap_or_default();
+        let vectors = match input {
+            EmbeddingInput::Text(text) => embedder.embed(&[text], |_| true),
+            EmbeddingInput::Texts(texts) => embedder.embed(&texts, |_| true),
+            EmbeddingInput::Tokens(ids) => embedder.embed_tokens(&[ids], |_| true),
+            EmbeddingInput::Lists(lists) => embedder.embed_tokens(&lists, |_| true),
+        };
+        let vectors = vectors?.unwrap_or_default();
         Ok((entry.name.clone(), vectors))
     }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/responses`, OpenAI's newer chat interface, without stored responses.
+//! `POST /v1/responses`, OpenAI's newer chat interface.
 
 use crate::access::Owner;
 use crate::answer::{Usage, cache_object, finish_name};
@@ -6,24 +6,27 @@ use crate::app::App;
 use crate::body::{Body, Int, TextOrObjects};
 use crate::chat::{ChatInput, PreparedAnswer, TurnRequest, set_effort};
 use crate::chat_answer::ChatEvent;
+use crate::chat_prompt::ChatPrompt;
 use crate::error::ApiError;
 use crate::generation::GenerationRequest;
 use crate::sse::{AnswerFormat, Frame};
-use axum::Extension;
+use crate::stored_responses::{self, ResponseInput, ResponseTurn};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
+use axum::{Extension, Json};
 use kvark::engine::{CacheReport, RequestOutput};
 use kvark::generate::FinishReason;
 use kvark::text::tools::ToolCall;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// Parameters that cannot change the output of a local model.
 pub(crate) const IGNORED: &[&str] = &[
+    "client_metadata",
     "include",
     "max_tool_calls",
     "metadata",
@@ -32,12 +35,11 @@ pub(crate) const IGNORED: &[&str] = &[
     "prompt_cache_retention",
     "safety_identifier",
     "service_tier",
-    "store",
     "user",
 ];
 
 /// Parameters that would change the output.
-const UNSUPPORTED: &[&str] = &["background", "previous_response_id", "prompt", "truncation"];
+const UNSUPPORTED: &[&str] = &["prompt"];
 
 /// The parameters of a response, besides those of all turns and generations.
 #[derive(Deserialize, JsonSchema)]
@@ -47,6 +49,14 @@ pub(crate) struct ResponseRequest {
     input: Value,
     /// The system message
     instructions: Option<String>,
+    /// The response that this one goes on from. Its instructions are not taken over
+    previous_response_id: Option<String>,
+    /// Keep the response, for previous_response_id and to be asked for
+    store: Option<bool>,
+    /// Only false: answers come while the request is open
+    background: Option<bool>,
+    /// Only disabled: a prompt that is too long is refused
+    truncation: Option<String>,
     /// Most tokens of the answer
     max_output_tokens: Option<Int<1>>,
     /// format: text, json_object or json_schema
@@ -78,19 +88,38 @@ pub(crate) async fn create(
     let mut body = Body::parse(&body)?;
     let request: ResponseRequest = body.read()?;
     let mut generation: GenerationRequest = body.read()?;
-    let turn: TurnRequest = body.read()?;
+    let mut turn: TurnRequest = body.read()?;
+    if request.background == Some(true) {
+        return Err(ApiError::unsupported("background"));
+    }
+    if request.truncation.is_some_and(|kind| kind != "disabled") {
+        return Err(ApiError::unsupported("truncation"));
+    }
+    let offered = OfferedTools::read(std::mem::take(&mut turn.tools))?;
+    turn.tools = offered.functions;
+    let namespaces = offered.namespaces;
+    let (items, mut messages) = read_input(request.input)?;
     let instructions = request.instructions;
-    let system = instructions.iter();
-    let system = system.map(|text| json!({ "role": "system", "content": text }));
-    let mut messages: Vec<Value> = system.collect();
-    match request.input {
-        Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
-        Value::Array(items) => {
-            for item in items {
-                add_message(&mut messages, message(item));
-            }
+    let store = request.store.unwrap_or(true) && turn.conversation.is_none();
+    let mut stored = None;
+    if store || request.previous_response_id.is_some() {
+        if turn.conversation.is_some() {
+            let wrong = "cannot be stated together with conversation";
+            return Err(ApiError::parameter("previous_response_id", wrong));
         }
-        _ => return Err(ApiError::parameter("input", "must be a string or a list")),
+        let input = ResponseInput {
+            model: app.models.name(generation.model.as_deref())?.to_owned(),
+            previous: request.previous_response_id.clone(),
+            instructions: instructions.clone(),
+            items,
+            messages,
+            store,
+        };
+        let (of_response, new) = ResponseTurn::begin(&app, &owner, input)?;
+        turn.conversation = Some(of_response.conversation.clone());
+        (stored, messages) = (Some(of_response), new);
+    } else if let Some(text) = &instructions {
+        messages.insert(0, json!({ "role": "system", "content": text }));
     }
     let format = request.text.and_then(|text| text.format);
     generation.response_format = format.or(generation.response_format);
@@ -106,9 +135,123 @@ pub(crate) async fn create(
     };
     let chat = PreparedAnswer::new(&app, &owner, body, (generation, turn), input).await?;
     let format = |chat: &PreparedAnswer, report: &CacheReport| {
-        ResponseAnswer::new(&app, chat, report, instructions)
+        let mut begun = ResponseAnswer::new(&app, chat, report, stored);
+        begun.begin(instructions, request.previous_response_id, store);
+        begun.namespaces = namespaces;
+        begun
     };
     chat.respond(&app, format).await
+}
+
+/// The parameters of a count.
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct CountRequest {
+    /// The model; the default one if left out
+    model: Option<String>,
+    /// A text or a list of items
+    #[schemars(with = "TextOrObjects")]
+    input: Value,
+    /// The system message
+    instructions: Option<String>,
+    /// The response that comes before
+    previous_response_id: Option<String>,
+    /// Functions that the model may call
+    #[serde(default)]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    tools: Vec<Value>,
+}
+
+/// Parameters of a count that add no tokens.
+pub(crate) const COUNT_IGNORED: &[&str] =
+    &["parallel_tool_calls", "reasoning", "text", "tool_choice"];
+
+/// `POST /v1/responses/input_tokens`: the tokens of a prompt, without an answer.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    Extension(owner): Extension<Owner>,
+    body: Bytes,
+) -> Result<Json<Value>, ApiError> {
+    let mut body = Body::parse(&body)?;
+    let request: CountRequest = body.read()?;
+    body.finish(COUNT_IGNORED, UNSUPPORTED, app.options.lenient)?;
+    let (_, new) = read_input(request.input)?;
+    let mut messages = match &request.previous_response_id {
+        Some(id) => stored_responses::messages(&app, id, &owner)?,
+        None => vec![],
+    };
+    if let Some(text) = request.instructions {
+        messages.insert(0, json!({ "role": "system", "content": text }));
+    }
+    messages.extend(new);
+    let tools = OfferedTools::read(request.tools)?.functions;
+    let prompt = ChatPrompt::new(messages, tools, Map::new())?;
+    let model = app.model(request.model).await?;
+    let tokens = app.blocking(move |_| prompt.tokens(&model)).await?;
+    Ok(Json(
+        json!({ "object": "response.input_tokens", "input_tokens": tokens.len() }),
+    ))
+}
+
+/// The functions of a request, and the namespaces of those that are in one.
+#[derive(Default)]
+struct OfferedTools {
+    functions: Vec<Value>,
+    namespaces: HashMap<String, String>,
+}
+
+impl OfferedTools {
+    /// Reads tools: functions, and namespaces of functions. A search of the web, which clients offer without being asked, is left out:
+    /// there is none, and the model is not told of it. Other tools that OpenAI runs are refused.
+    fn read(tools: Vec<Value>) -> Result<OfferedTools, ApiError> {
+        let mut offered = OfferedTools::default();
+        for tool in tools {
+            match tool["type"].as_str() {
+                Some("web_search" | "web_search_preview") => {
+                    tracing::warn!(r#"a request offers "web_search", which this server has not"#);
+                }
+                Some("namespace") => {
+                    let namespace = tool["name"].as_str().unwrap_or_default();
+                    for inner in tool["tools"].as_array().into_iter().flatten() {
+                        let name = inner["name"].as_str().unwrap_or_default().to_owned();
+                        offered.namespaces.insert(name, namespace.to_owned());
+                        offered.functions.push(inner.clone());
+                    }
+                }
+                _ => offered.functions.push(tool),
+            }
+        }
+        let mut names = HashSet::new();
+        let mut all = offered.functions.iter();
+        let again = all.find(|tool| {
+            tool["name"]
+                .as_str()
+                .is_some_and(|name| !names.insert(name))
+        });
+        match again {
+            Some(tool) => {
+                let wrong = format!("the function {} occurs twice", tool["name"]);
+                Err(ApiError::parameter("tools", wrong))
+            }
+            None => Ok(offered),
+        }
+    }
+}
+
+/// The items of an input, and the messages that they are.
+fn read_input(input: Value) -> Result<(Vec<Value>, Vec<Value>), ApiError> {
+    let items = match input {
+        Value::String(text) => {
+            let part = json!({ "type": "input_text", "text": text });
+            vec![json!({ "type": "message", "role": "user", "content": [part] })]
+        }
+        Value::Array(items) => items,
+        _ => return Err(ApiError::parameter("input", "must be a string or a list")),
+    };
+    let mut messages = vec![];
+    for item in &items {
+        add_message(&mut messages, message(item.clone())?);
+    }
+    Ok((items, messages))
 }
 
 /// Adds a message. The items of one answer (reasoning, text and calls) are one message.
@@ -154,8 +297,8 @@ fn reasoning_text(item: &Value) -> String {
 }
 
 /// An input item as a chat message.
-fn message(item: Value) -> Value {
-    match item["type"].as_str() {
+fn message(item: Value) -> Result<Value, ApiError> {
+    Ok(match item["type"].as_str() {
         Some("reasoning") => json!({
             "role": "assistant",
             "content": null,
@@ -175,8 +318,12 @@ fn message(item: Value) -> Value {
             "tool_call_id": item["call_id"],
             "content": item["output"],
         }),
-        _ => item,
-    }
+        None | Some("message") => item,
+        Some(other) => {
+            let wrong = format!("items of type {other:?} are not supported");
+            return Err(ApiError::parameter("input", wrong));
+        }
+    })
 }
 
 /// The response object as its events build it.
@@ -184,6 +331,10 @@ struct ResponseAnswer {
     response: Value,
     ready: VecDeque<Frame>,
     sequence: u64,
+    /// Where the response is stored.
+    stored: Option<ResponseTurn>,
+    /// The namespaces of functions.
+    namespaces: HashMap<String, String>,
     /// The text of the open message item.
     open: Option<String>,
     /// The text of the open reasoning item.
@@ -195,37 +346,49 @@ impl ResponseAnswer {
         app: &App,
         chat: &PreparedAnswer,
         report: &CacheReport,
-        instructions: Option<String>,
+        stored: Option<ResponseTurn>,
     ) -> ResponseAnswer {
         let sampling = &chat.parameters.sampling;
         let response = json!({
-            "id": app.new_id("resp"),
+            "id": stored.as_ref().map_or_else(|| app.new_id("resp"), ResponseTurn::id),
             "object": "response",
             "created_at": jiff::Timestamp::now().as_second(),
             "status": "in_progress",
             "error": null,
             "incomplete_details": null,
-            "instructions": instructions,
             "model": chat.model.name,
             "output": [],
             "parallel_tool_calls": true,
             "tool_choice": "auto",
+            "truncation": "disabled",
+            "background": false,
+            "max_output_tokens": chat.parameters.options.max_tokens,
+            "metadata": {},
             "tools": chat.prompt.tools,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "usage": null,
             "kvark": { "cache": cache_object(report, &chat.model, &chat.tokens) },
         });
-        let mut answer = ResponseAnswer {
-            response: response.clone(),
+        ResponseAnswer {
+            response,
             ready: VecDeque::new(),
             sequence: 0,
+            stored,
+            namespaces: HashMap::new(),
             open: None,
             reasoning: None,
-        };
-        answer.push("response.created", json!({ "response": response }));
-        answer.push("response.in_progress", json!({ "response": response }));
-        answer
+        }
+    }
+
+    /// Adds what the response was asked for with, and begins the stream.
+    fn begin(&mut self, instructions: Option<String>, previous: Option<String>, store: bool) {
+        self.response["instructions"] = instructions.into();
+        self.response["previous_response_id"] = previous.into();
+        self.response["store"] = store.into();
+        let response = self.response.clone();
+        self.push("response.created", json!({ "response": response }));
+        self.push("response.in_progress", json!({ "response": response }));
     }
 
     fn push(&mut self, name: &'static str, mut data: Value) {
@@ -327,7 +490,7 @@ impl ResponseAnswer {
         self.close_reasoning();
         self.close_message();
         let (index, id) = self.next_item("fc");
-        let item = call_item(&id, "in_progress", call_id, name, "");
+        let item = self.call_item(&id, "in_progress", call_id, name, "");
         self.push(
             "response.output_item.added",
             json!({ "output_index": index, "item": item }),
@@ -351,12 +514,30 @@ impl ResponseAnswer {
             "response.function_call_arguments.done",
             json!({ "item_id": id, "output_index": index, "name": call.name, "arguments": arguments }),
         );
-        let item = call_item(&id, "completed", call_id, &call.name, arguments);
+        let item = self.call_item(&id, "completed", call_id, &call.name, arguments);
         self.push(
             "response.output_item.done",
             json!({ "output_index": index, "item": item }),
         );
         self.add_item(item);
+    }
+
+    /// An output item with a call.
+    fn call_item(
+        &self,
+        id: &str,
+        status: &str,
+        call_id: &str,
+        name: &str,
+        arguments: &str,
+    ) -> Value {
+        let mut item = json!({
+            "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments,
+        });
+        if let Some(namespace) = self.namespaces.get(name) {
+            item["namespace"] = namespace.clone().into();
+        }
+        item
     }
 
     fn end(&mut self, output: &RequestOutput, reasoning_tokens: usize) {
@@ -366,13 +547,13 @@ impl ResponseAnswer {
         }
         self.close_message();
         let mut usage = Usage::default();
-        usage.add(output);
+        usage.add(0, output);
         self.response["usage"] = json!({
-            "input_tokens": usage.prompt,
-            "input_tokens_details": { "cached_tokens": usage.cached },
+            "input_tokens": usage.prompt(),
+            "input_tokens_details": { "cached_tokens": usage.cached() },
             "output_tokens": usage.completion,
             "output_tokens_details": { "reasoning_tokens": reasoning_tokens },
-            "total_tokens": usage.prompt + usage.completion,
+            "total_tokens": usage.prompt() + usage.completion,
         });
         let whole = output.finish == FinishReason::Stop;
         self.response["status"] = if whole { "completed" } else { "incomplete" }.into();
@@ -383,6 +564,9 @@ impl ResponseAnswer {
             };
             self.response["incomplete_details"] = json!({ "reason": reason });
         }
+        if let Some(stored) = &mut self.stored {
+            stored.end(&self.response);
+        }
         let response = self.response.clone();
         let name = match whole {
             true => "response.completed",
@@ -390,13 +574,6 @@ impl ResponseAnswer {
         };
         self.push(name, json!({ "response": response }));
     }
-}
-
-/// An output item with a call.
-fn call_item(id: &str, status: &str, call_id: &str, name: &str, arguments: &str) -> Value {
-    json!({
-        "id": id, "type": "function_call", "status": status, "call_id": call_id, "name": name, "arguments": arguments,
-    })
 }
 
 /// An output item with reasoning.
@@ -449,7 +626,7 @@ impl AnswerFormat for ResponseAnswer {
                 output,
                 ..
             } => self.end(&output, reasoning_tokens),
-            ChatEvent::Started { .. } | ChatEvent::Round { .. } => {}
+            ChatEvent::Started { .. } | ChatEvent::Progress { .. } | ChatEvent::Round { .. } => {}
             ChatEvent::Failed(error) => {
                 self.response["status"] = "failed".into();
                 self.response["error"] =

@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::generation::GenerationRequest;
 use crate::{
-    chat, completions, conversation_routes, embeddings, messages, metrics, openapi, operation,
-    responses, sampling, tokenize,
+    chat, completions, conversation_routes, embeddings, infill, messages, metrics, native, openapi,
+    operation, responses, sampling, stored_responses, tokenize,
 };
 use axum::handler::Handler;
 use axum::routing::{self, MethodRouter};
@@ -20,18 +20,56 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         Endpoint::post("/v1/chat/completions", "chat", chat::create)
             .does("Answer a chat, as OpenAI's API")
+            .also(&["/chat/completions"])
             .takes::<chat::ChatRequest>()
             .takes::<chat::TurnRequest>()
             .generates(chat::IGNORED),
         Endpoint::post("/v1/completions", "complete", completions::create)
             .does("Continue a text, as OpenAI's API")
+            .also(&["/completions"])
             .takes::<completions::CompletionRequest>()
             .generates(chat::IGNORED),
+        Endpoint::post("/completion", "completeNative", native::create)
+            .does("Continue a text, as llama.cpp's server")
+            .takes::<native::NativeRequest>()
+            .takes::<native::NativeOptions>()
+            .generates(native::IGNORED),
+        Endpoint::post("/infill", "infill", infill::create)
+            .does("Fill in the text between two others, as llama.cpp's server")
+            .takes::<infill::InfillParameters>()
+            .takes::<native::NativeOptions>()
+            .generates(native::IGNORED),
         Endpoint::post("/v1/responses", "respond", responses::create)
             .does("Answer a chat, as OpenAI's newer API")
+            .also(&["/responses"])
             .takes::<responses::ResponseRequest>()
             .takes::<chat::TurnRequest>()
             .generates(responses::IGNORED),
+        Endpoint::post(
+            "/v1/responses/input_tokens",
+            "countInputTokens",
+            responses::input_tokens,
+        )
+        .does("Count the tokens of a prompt, as OpenAI's newer API")
+        .takes::<responses::CountRequest>()
+        .ignores(responses::COUNT_IGNORED),
+        Endpoint::get("/v1/responses/{id}", "response", stored_responses::get)
+            .does("A stored response"),
+        Endpoint::delete(
+            "/v1/responses/{id}",
+            "deleteResponse",
+            stored_responses::delete,
+        )
+        .does("Delete a stored response; those that went on from it stay"),
+        Endpoint::get(
+            "/v1/responses/{id}/input_items",
+            "inputItems",
+            stored_responses::input_items,
+        )
+        .does("The items before the output of a stored response")
+        .queried("after", "string")
+        .queried("limit", "integer")
+        .queried("order", "string"),
         Endpoint::post(messages::PATH, "message", messages::create)
             .does("Answer a chat, as Anthropic's API")
             .takes::<messages::MessageRequest>()
@@ -47,6 +85,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .ignores(messages::COUNT_IGNORED),
         Endpoint::post("/v1/embeddings", "embed", embeddings::create)
             .does("Turn texts into vectors")
+            .also(&["/embeddings"])
             .takes::<embeddings::EmbeddingRequest>()
             .ignores(&["user"]),
         Endpoint::post("/tokenize", "tokenize", tokenize::tokenize)
@@ -60,13 +99,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .takes::<tokenize::TemplateRequest>(),
         Endpoint::get("/health", "health", operation::health)
             .does("Whether the server answers")
+            .also(&["/v1/health"])
             .without_key(),
         Endpoint::get("/openapi.json", "openapi", openapi::serve)
             .does("This document")
             .without_key(),
         Endpoint::get("/metrics", "metrics", metrics::metrics)
             .does("Counters and gauges in Prometheus' format"),
-        Endpoint::get("/v1/models", "models", operation::models).does("The models"),
+        Endpoint::get("/v1/models", "models", operation::models)
+            .does("The models")
+            .also(&["/models"]),
         Endpoint::get("/v1/models/{id}", "model", operation::model).does("A model"),
         Endpoint::get("/props", "props", operation::props)
             .does("Properties of a model")
@@ -148,6 +190,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 /// A method of a path.
 pub(crate) struct Endpoint {
     pub(crate) path: &'static str,
+    /// Other paths of it, which other servers have.
+    pub(crate) aliases: &'static [&'static str],
     pub(crate) handler: MethodRouter<Arc<App>>,
     /// Whether clients need the server's key.
     pub(crate) needs_key: bool,
@@ -169,6 +213,7 @@ impl Endpoint {
     ) -> Endpoint {
         Endpoint {
             path,
+            aliases: &[],
             handler,
             needs_key: true,
             method,
@@ -209,16 +254,27 @@ impl Endpoint {
         self
     }
 
+    /// Answers at these paths too.
+    fn also(mut self, aliases: &'static [&'static str]) -> Endpoint {
+        self.aliases = aliases;
+        self
+    }
+
     fn without_key(mut self) -> Endpoint {
         self.needs_key = false;
         self
     }
 
     /// With a query that names the model.
-    fn of_a_model(mut self) -> Endpoint {
-        let schema = json!({ "type": "string" });
-        let model = json!({ "name": "model", "in": "query", "required": false, "schema": schema });
-        self.query.push(model);
+    fn of_a_model(self) -> Endpoint {
+        self.queried("model", "string")
+    }
+
+    /// With a query of this name and type.
+    fn queried(mut self, name: &str, kind: &str) -> Endpoint {
+        let schema = json!({ "type": kind });
+        let query = json!({ "name": name, "in": "query", "required": false, "schema": schema });
+        self.query.push(query);
         self
     }
 
