@@ -7,6 +7,7 @@ use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::cache::KvStorage;
+use kvark::catalogue::ModelStore;
 use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
 use regex::Regex;
@@ -19,8 +20,8 @@ use std::time::Duration;
 /// Serve an OpenAI-compatible API, and a page to chat and to watch the cache
 #[derive(Args)]
 #[command(
-    after_help = "The API is that of OpenAI (/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models) and of \
-Anthropic (/v1/messages), with conversations that fork (/v1/kvark/conversations) and llama.cpp's helpers (/tokenize, /props, \
+    after_help = "The API is that of OpenAI (/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models), of \
+Anthropic (/v1/messages) and of Ollama (/api/chat, /api/generate, /api/embed, /api/pull), with conversations that fork (/v1/kvark/conversations) and llama.cpp's helpers (/tokenize, /props, \
 /slots, /health, /metrics). /openapi.json describes it. The page is at /.
 
 Prefixes of all requests are kept and shared. With --cache-disk they survive a restart. Every answer says what was \
@@ -33,6 +34,7 @@ Examples:
   kvark serve --prefix system.txt                       chats with this system message compute it once
   kvark serve --prefix system.kvp                       chats with this system message never compute it
   kvark serve --host 0.0.0.0 --api-key-file key.txt     for other machines
+  kvark serve --port 11434                              where clients of Ollama look for it
 
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'"
 )]
@@ -177,7 +179,7 @@ impl Serve {
         let cache_disk = match self.cache_disk {
             None => None,
             Some(size) => {
-                let home = kvark::catalogue::ModelStore::from_env()?;
+                let home = ModelStore::from_env()?;
                 Some((home.root().join("prefixes"), size))
             }
         };
@@ -195,6 +197,8 @@ impl Serve {
                 None => default_head::beside(&models[0].1).unwrap_or(None),
             },
             models,
+            // Without a home there is no folder for downloads.
+            store: ModelStore::from_env().ok(),
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,
             queue: self.queue as usize,

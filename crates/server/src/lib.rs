@@ -23,6 +23,7 @@ mod generation;
 mod http;
 mod messages;
 mod metrics;
+mod ollama;
 mod openai_answer;
 mod openapi;
 mod operation;

@@ -2,6 +2,7 @@
 
 use crate::volatile::VolatileText;
 use kvark::RunnerOptions;
+use kvark::catalogue::ModelStore;
 use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
 use std::net::SocketAddr;
@@ -25,6 +26,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// The models, the default one first: the name on the wire, and the file.
     pub models: Vec<(String, PathBuf)>,
+    /// The folder that `/api/pull` downloads models to; without it, pulling is refused.
+    pub store: Option<ModelStore>,
     /// A draft of the default model: a smaller model with the same vocabulary, an Eagle3 head, or [`DraftSource::MTP`](kvark::speculative::DraftSource::MTP).
     pub draft: Option<PathBuf>,
     /// Context, cache types, threads and memory limit of every model. `pool_cells` is derived from the others.
@@ -76,6 +79,7 @@ impl Default for ServerOptions {
         ServerOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
             models: vec![],
+            store: None,
             draft: None,
             runner: RunnerOptions::default(),
             slots: 8,
