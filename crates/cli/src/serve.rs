@@ -24,7 +24,7 @@ use std::time::Duration;
 Anthropic (/v1/messages) and of Ollama (/api/chat, /api/generate, /api/embed, /api/pull), with conversations that fork (/v1/kvark/conversations) and llama.cpp's helpers (/tokenize, /props, \
 /slots, /health, /metrics). /openapi.json describes it. The page is at /.
 
-Prefixes of all requests are kept and shared. With --cache-disk they survive a restart. Every answer says what was \
+Prefixes of all requests are kept and shared. With --cache-disk they survive a restart; conversations always do. Every answer says what was \
 reused, and why not more, in kvark.cache.
 
 Examples:
@@ -78,6 +78,10 @@ pub(crate) struct Serve {
     /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
+    /// Folder in which conversations are kept, or none: then they are gone when the server ends [default: prefixes/conversations
+    /// in $KVARK_HOME]
+    #[arg(long, value_name = "FOLDER")]
+    conversations: Option<PathBuf>,
     /// Keep prefixes that leave the pool in this much memory, before they go to disk
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_ram: Option<u64>,
@@ -206,6 +210,7 @@ impl Serve {
             allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
+            conversations: self.conversations_folder(),
             cache_ram: HostRungs {
                 limit: self.cache_ram.unwrap_or(0),
                 types: self.cache_ram_types.clone(),
@@ -231,6 +236,18 @@ impl Serve {
             max_body: self.max_body as usize,
             ..ServerOptions::default()
         })
+    }
+
+    /// The folder of conversations, if there is one.
+    fn conversations_folder(&self) -> Option<PathBuf> {
+        match &self.conversations {
+            Some(path) if path == Path::new("none") => None,
+            Some(path) => Some(path.clone()),
+            None => {
+                let home = ModelStore::from_env().ok()?;
+                Some(home.root().join("prefixes/conversations"))
+            }
+        }
     }
 
     fn context_shift(&self) -> Result<Option<usize>> {

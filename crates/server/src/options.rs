@@ -45,6 +45,8 @@ pub struct ServerOptions {
     pub cors_origin: Option<String>,
     /// The folder of prefixes on disk and its size limit.
     pub cache_disk: Option<(PathBuf, u64)>,
+    /// The folder of conversations; without it they are gone when the server ends.
+    pub conversations: Option<PathBuf>,
     /// Host memory for prefixes that leave the pool of a model, before they go to disk.
     pub cache_ram: HostRungs,
     /// Text of messages that changes in every request.
@@ -88,6 +90,7 @@ impl Default for ServerOptions {
             allow_hosts: vec![],
             cors_origin: None,
             cache_disk: None,
+            conversations: None,
             cache_ram: HostRungs::default(),
             volatile: VolatileText::default(),
             prefix: None,
