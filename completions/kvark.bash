@@ -2355,7 +2355,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__serve)
-            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --cache-ram --cache-ram-types --volatile --volatile-place --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
+            opts="-m -c -t -b -h --model --hf-repo --model-draft --host --port --slots --np --parallel --queue --api-key --api-key-file --allow-host --cors-origin --cache-disk --conversations --cache-ram --cache-ram-types --volatile --volatile-place --prefix --context-shift --keep --reasoning --reasoning-budget --timeout --grace --lenient --max-body --log-json --ctx-size --threads --batch-size --cache-type-k --cache-type-v --kv-policy --preallocate --state-budget --state-type --state-interval --expert-budget --mem-limit --run-mode --precision --device --cpu-moe --n-cpu-moe --executor --interpret --passes --no-packed-file --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=($(compgen -f -- "${cur}") $(compgen -W "smollm2 gemma3-270m qwen2.5-coder" -- "${cur}"))
                 return 0
@@ -2422,6 +2422,10 @@ _kvark() {
                     return 0
                     ;;
                 --cache-disk)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --conversations)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

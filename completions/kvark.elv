@@ -243,6 +243,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --allow-host 'Host name by which clients may address the server, besides localhost; can be repeated'
             cand --cors-origin 'Web origin whose pages may use the API from a browser; * for all'
             cand --cache-disk 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes'
+            cand --conversations 'Folder in which conversations are kept, or none: then they are gone when the server ends [default: prefixes/conversations in $KVARK_HOME]'
             cand --cache-ram 'Keep prefixes that leave the pool in this much memory, before they go to disk'
             cand --cache-ram-types 'With --cache-ram: smaller types in which they are stored one after the other when that memory is full, such as q8,q4. What comes back from them is an approximation'
             cand --volatile 'Lines of system messages that change in every request, as a regular expression: they go to the end of the last message, so that everything before stays computed. A message with "volatile": true does the same'

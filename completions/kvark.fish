@@ -278,6 +278,7 @@ complete -c kvark -n "__fish_kvark_using_subcommand serve" -l api-key-file -d 'F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l allow-host -d 'Host name by which clients may address the server, besides localhost; can be repeated' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cors-origin -d 'Web origin whose pages may use the API from a browser; * for all' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-disk -d 'Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes' -r
+complete -c kvark -n "__fish_kvark_using_subcommand serve" -l conversations -d 'Folder in which conversations are kept, or none: then they are gone when the server ends [default: prefixes/conversations in $KVARK_HOME]' -r -F
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-ram -d 'Keep prefixes that leave the pool in this much memory, before they go to disk' -r
 complete -c kvark -n "__fish_kvark_using_subcommand serve" -l cache-ram-types -d 'With --cache-ram: smaller types in which they are stored one after the other when that memory is full, such as q8,q4. What comes back from them is an approximation' -r -f -a "f32\t''
 f16\t''

@@ -8,6 +8,7 @@ use crate::{default_head, interrupt, output};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use kvark::cache::KvStorage;
+use kvark::catalogue::ModelStore;
 use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
 use kvark::speculative::SpecType;
@@ -21,11 +22,11 @@ use std::time::Duration;
 /// Serve an OpenAI-compatible API, and a page to chat and to watch the cache
 #[derive(Args)]
 #[command(
-    after_help = "The API is that of OpenAI (/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models) and of \
-Anthropic (/v1/messages), with conversations that fork (/v1/kvark/conversations) and llama.cpp's helpers (/tokenize, /props, \
+    after_help = "The API is that of OpenAI (/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings, /v1/models), of \
+Anthropic (/v1/messages) and of Ollama (/api/chat, /api/generate, /api/embed, /api/pull), with conversations that fork (/v1/kvark/conversations) and llama.cpp's helpers (/tokenize, /props, \
 /slots, /health, /metrics). /openapi.json describes it. The page is at /.
 
-Prefixes of all requests are kept and shared. With --cache-disk they survive a restart. Every answer says what was \
+Prefixes of all requests are kept and shared. With --cache-disk they survive a restart; conversations always do. Every answer says what was \
 reused, and why not more, in kvark.cache.
 
 Examples:
@@ -35,6 +36,7 @@ Examples:
   kvark serve --prefix system.txt                       chats with this system message compute it once
   kvark serve --prefix system.kvp                       chats with this system message never compute it
   kvark serve --host 0.0.0.0 --api-key-file key.txt     for other machines
+  kvark serve --port 11434                              where clients of Ollama look for it
 
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'"
 )]
@@ -87,6 +89,10 @@ pub(crate) struct Serve {
     /// Keep prefixes on disk, up to this size, in $KVARK_HOME/prefixes
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_disk: Option<u64>,
+    /// Folder in which conversations are kept, or none: then they are gone when the server ends [default: prefixes/conversations
+    /// in $KVARK_HOME]
+    #[arg(long, value_name = "FOLDER")]
+    conversations: Option<PathBuf>,
     /// Keep prefixes that leave the pool in this much memory, before they go to disk
     #[arg(long, value_name = "SIZE", value_parser = args::byte_size)]
     cache_ram: Option<u64>,
@@ -191,7 +197,7 @@ impl Serve {
         let cache_disk = match self.cache_disk {
             None => None,
             Some(size) => {
-                let home = kvark::catalogue::ModelStore::from_env()?;
+                let home = ModelStore::from_env()?;
                 Some((home.root().join("prefixes"), size))
             }
         };
@@ -217,6 +223,8 @@ impl Serve {
                 .transpose()?,
             sampling: self.sampling.given().to_vec(),
             max_tokens: self.predict.map(|n| n as usize),
+            // Without a home there is no folder for downloads.
+            store: ModelStore::from_env().ok(),
             runner: self.engine.runner_options()?,
             slots: self.parallel as usize,
             queue: self.queue as usize,
@@ -224,6 +232,7 @@ impl Serve {
             allow_hosts: self.allow_host.clone(),
             cors_origin: self.cors_origin.clone(),
             cache_disk,
+            conversations: self.conversations_folder(),
             cache_ram: HostRungs {
                 limit: self.cache_ram.unwrap_or(0),
                 types: self.cache_ram_types.clone(),
@@ -258,6 +267,18 @@ impl Serve {
             None => {
                 let draft = self.model_draft.as_deref();
                 draft.filter(|name| *name != "none").map(|_| SpecType::Auto)
+            }
+        }
+    }
+
+    /// The folder of conversations, if there is one.
+    fn conversations_folder(&self) -> Option<PathBuf> {
+        match &self.conversations {
+            Some(path) if path == Path::new("none") => None,
+            Some(path) => Some(path.clone()),
+            None => {
+                let home = ModelStore::from_env().ok()?;
+                Some(home.root().join("prefixes/conversations"))
             }
         }
     }

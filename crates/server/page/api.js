@@ -1,6 +1,15 @@
 // The server's API: JSON requests and streams of server-sent events.
 
-export class ApiError extends Error {}
+// An answer that is an error. `status` is 0 if there was no answer.
+export class ApiError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+const UNREACHABLE = "The server does not answer. The page connects again by itself.";
+const BROKEN_OFF = "The connection broke off before the answer was complete.";
 
 function headers() {
   const key = sessionStorage.getItem("key");
@@ -9,7 +18,24 @@ function headers() {
   return all;
 }
 
+// The listeners are told whether the server answers.
+const reached = new EventTarget();
+export const onReach = (listener) => reached.addEventListener("reach", (event) => listener(event.detail));
+const tell = (state) => reached.dispatchEvent(new CustomEvent("reach", { detail: state }));
+
+// Runs a part of a request. The browser's own words for a lost connection say nothing to a reader.
+async function reach(action, words) {
+  try {
+    return await action();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    tell("lost");
+    throw new ApiError(words);
+  }
+}
+
 async function checked(response) {
+  tell(response.status === 401 ? "locked" : "there");
   if (response.ok) return response;
   const text = await response.text();
   let message = text || response.statusText;
@@ -18,26 +44,23 @@ async function checked(response) {
   } catch {
     // The body is not an error object: show it as it is.
   }
-  throw new ApiError(message);
+  throw new ApiError(message, response.status);
 }
 
 export async function request(method, path, body, signal) {
   const options = { method, headers: headers(), signal };
   if (body !== undefined) options.body = JSON.stringify(body);
-  return checked(await fetch(path, options));
+  return checked(await reach(() => fetch(path, options), UNREACHABLE));
 }
 
-export async function get(path) {
-  return (await request("GET", path)).json();
+async function json(method, path, body) {
+  const response = await request(method, path, body);
+  return reach(() => response.json(), BROKEN_OFF);
 }
 
-export async function post(path, body) {
-  return (await request("POST", path, body ?? {})).json();
-}
-
-export async function remove(path) {
-  return (await request("DELETE", path)).json();
-}
+export const get = (path) => json("GET", path);
+export const post = (path, body) => json("POST", path, body ?? {});
+export const remove = (path) => json("DELETE", path);
 
 // Yields the data of every event until the stream ends.
 export async function* events(method, path, body, signal) {
@@ -45,7 +68,7 @@ export async function* events(method, path, body, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reach(() => reader.read(), BROKEN_OFF);
     if (done) return;
     rest += value;
     const parts = rest.split("\n\n");

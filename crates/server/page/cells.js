@@ -177,11 +177,12 @@ export async function follow(model, signal, changed) {
         if (requests !== null && requests !== now) changed();
         requests = now;
       }
-    } catch {
-      if (signal.aborted) return;
+    } catch (error) {
+      // With a key the page begins anew.
+      if (signal.aborted || error.status === 401) return;
     }
     info.textContent = "No connection to the server: trying again.";
-    await new Promise((resume) => setTimeout(resume, 1000));
+    await new Promise((resume) => setTimeout(resume, 400));
   }
 }
 

@@ -4,9 +4,9 @@ import * as api from "./api.js";
 import * as settings from "./settings.js";
 import * as speculation from "./speculation.js";
 
-// Sends `text` to a conversation and appends the answer to the turn `shown`. `begun` is called when the answer begins.
-// Returns the notes and the tokens of the answer, and whether it failed.
-export async function stream(conversation, text, shown, signal, begun) {
+// Sends messages to a conversation and appends the answer to the turn `shown`; without messages its last answer goes on. `begun`
+// is called when the answer begins. Returns the notes and the tokens of the answer, and whether it failed.
+export async function stream(conversation, messages, shown, signal, begun) {
   const answer = { notes: [], tokens: [], error: false };
   const note = (line) => {
     answer.notes.push(line);
@@ -15,7 +15,7 @@ export async function stream(conversation, text, shown, signal, begun) {
   const body = {
     ...settings.parameters(),
     conversation,
-    messages: [{ role: "user", content: text }],
+    messages,
     stream: true,
   };
   shown.element.classList.add("running");
@@ -33,6 +33,7 @@ export async function stream(conversation, text, shown, signal, begun) {
       if (!choice) continue;
       if (choice.delta.reasoning_content) shown.think(choice.delta.reasoning_content);
       if (choice.delta.content) shown.append(choice.delta.content);
+      choice.delta.tool_calls?.forEach((call) => shown.call(call));
       answer.tokens.push(...(choice.logprobs?.content ?? []));
       if (choice.finish_reason) {
         const { predicted_n: count, predicted_per_second: speed } = chunk.timings ?? {};
@@ -53,6 +54,7 @@ export async function stream(conversation, text, shown, signal, begun) {
     shown.element.classList.remove("running");
   }
   shown.flush();
-  if (answer.tokens.length) shown.showTokens(answer.tokens);
+  // Tokens of a part of an answer are not those of its text.
+  if (messages.length && answer.tokens.length) shown.showTokens(answer.tokens);
   return answer;
 }

@@ -2,10 +2,15 @@
 
 import * as answers from "./answers.js";
 import * as api from "./api.js";
+import * as attachments from "./attachments.js";
 import { follow } from "./cells.js";
 import { stream } from "./chat.js";
+import { watch } from "./connection.js";
+import * as fill from "./fill.js";
+import { copyText } from "./markdown.js";
 import { closePanels } from "./panels.js";
 import * as settings from "./settings.js";
+import * as transfer from "./transfer.js";
 import * as tree from "./tree.js";
 import { Turn, clear, hint, toEnd } from "./turns.js";
 
@@ -29,7 +34,9 @@ async function attempt(action) {
     status("");
     return await action();
   } catch (error) {
-    if (error.name !== "AbortError") status(error.message);
+    // Lines of their own say that the server is away or wants a key.
+    const said = error instanceof api.ApiError && [0, 401].includes(error.status);
+    if (error.name !== "AbortError" && !said) status(error.message);
     return undefined;
   }
 }
@@ -122,12 +129,18 @@ function rewind(count) {
 // The buttons of a turn.
 function verbsOf(turns, index) {
   const turn = turns[index];
-  const list = [];
+  const copy = async (shown, made) => {
+    made.textContent = (await copyText(shown.text)) ? "copied" : "not copied";
+  };
+  const list = [["copy", "Copy the text", copy]];
   if (turn.role === "user") {
     list.push(["edit", "Edit and send on a fork", (shown) => shown.edit((text) => resend(index, text))]);
   }
   if (turn.role === "assistant") {
     const asked = turns[index - 1];
+    if (turn.partial && index + 1 === turns.length) {
+      list.push(["continue", "Let the answer go on where it was cut", goOn]);
+    }
     if (asked?.role === "user") {
       list.push(["again", "Answer again on a fork", () => resend(index - 1, asked.content)]);
     }
@@ -145,13 +158,15 @@ function show(conversation) {
   clear();
   conversation.turns.forEach((turn, index) => {
     const shown = new Turn(turn.role, turn.content ?? "");
-    if (turn.reasoning_content) shown.think(turn.reasoning_content);
+    if (turn.reasoning_content) shown.think(turn.reasoning_content, true);
+    turn.tool_calls?.forEach((call, at) => shown.call({ index: at, ...call }));
     shown.setTokens(turn.tokens);
     shown.setVerbs(verbsOf(conversation.turns, index));
     const known = answers.recall(conversation, index);
     if (known?.tokens.length && settings.probabilities()) shown.showTokens(known.tokens);
     known?.notes.forEach((note) => shown.note(note));
   });
+  fill.show(conversation.tokens);
   toEnd();
 }
 
@@ -167,6 +182,7 @@ function draft() {
   current = null;
   history.replaceState(null, "", location.pathname);
   clear();
+  fill.show(0);
   if (settings.system()) new Turn("system", settings.system());
   hint("Write a message. Branches appear on one side, the cells of the cache on the other.");
   $("input").focus();
@@ -208,7 +224,8 @@ async function send(text) {
     new Turn("user", text);
     const shown = new Turn("assistant", "");
     toEnd();
-    const answer = await stream(conversation.id, text, shown, controller.signal, changed);
+    const messages = [{ role: "user", content: text }];
+    const answer = await stream(conversation.id, messages, shown, controller.signal, changed);
     if (answer.error && !shown.text) {
       if (!$("input").value) $("input").value = text;
       await takeBack(conversation, count, fresh);
@@ -220,10 +237,29 @@ async function send(text) {
     const now = await api.get(`${base}/${conversation.id}`);
     if (now.turns.length === count + 2) show(now);
     else current = now;
+    fill.show(now.tokens);
   } finally {
     if (running === controller) setRunning(null);
     await quietly(changed);
   }
+}
+
+// Lets the last answer go on, also on a fork that was made while it was generated.
+function goOn(shown) {
+  if (running) return undefined;
+  const controller = new AbortController();
+  setRunning(controller);
+  return attempt(async () => {
+    const conversation = current;
+    try {
+      const answer = await stream(conversation.id, [], shown, controller.signal, changed);
+      answers.remember(conversation, conversation.turns.length - 1, { text: shown.text, ...answer, tokens: [] });
+      if (!answer.error && current === conversation) show(await api.get(`${base}/${conversation.id}`));
+    } finally {
+      if (running === controller) setRunning(null);
+      await quietly(changed);
+    }
+  });
 }
 
 // Takes back a turn that got no answer, so that sending again does not ask twice. The page goes on showing it.
@@ -243,9 +279,9 @@ const quietly = (action) => action().catch(() => {});
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("input").value.trim();
-  if (!text || running) return;
+  if ((!text && !attachments.any()) || running) return;
   $("input").value = "";
-  attempt(() => send(text));
+  attempt(() => send(attachments.withFiles(text)));
 });
 $("input").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -280,10 +316,30 @@ document.addEventListener("keydown", (event) => {
 otherTabs.addEventListener("message", () => quietly(refresh));
 window.addEventListener("focus", () => quietly(refresh));
 
+// Saves all conversations as a file, or adds those of one.
+$("export").addEventListener("click", () => attempt(async () => transfer.save((await api.get(base)).data)));
+$("import").addEventListener("click", () => $("import-file").click());
+$("import-file").addEventListener("change", () =>
+  attempt(async () => {
+    const [file] = $("import-file").files;
+    if (!file) return;
+    const json = await file.text();
+    $("import-file").value = "";
+    try {
+      await transfer.load(json, $("model").value);
+    } finally {
+      await changed();
+    }
+  }),
+);
+attachments.listen(status);
+
 function begin() {
   return attempt(async () => {
     const { data } = await api.get("/v1/models");
+    const chosen = $("model").value;
     $("model").replaceChildren(...data.map((model) => new Option(model.id, model.id)));
+    if (data.some((model) => model.id === chosen)) $("model").value = chosen;
     const wanted = location.hash.slice(1);
     draft();
     const all = await refresh();
@@ -291,10 +347,26 @@ function begin() {
     followCache();
     // A server of several models may have unloaded the first one.
     await quietly(async () => {
-      const { default_generation_settings: defaults } = await api.get("/props");
+      const { default_generation_settings: defaults } = await api.get(`/props?model=${encodeURIComponent($("model").value)}`);
       settings.showDefaults(defaults);
+      fill.setContext(defaults.n_ctx);
     });
   });
+}
+
+// What the page shows may be old when the server is there again.
+watch(() => ($("model").options.length ? attempt(connectAgain) : begin()));
+
+async function connectAgain() {
+  status("");
+  followCache();
+  if (current && !running) {
+    const all = await refresh();
+    const now = all.find((conversation) => conversation.id === current?.id);
+    if (now && !document.querySelector("#turns .editor")) show(now);
+  } else {
+    await refresh();
+  }
 }
 
 settings.load();

@@ -1,5 +1,6 @@
 // The turns of a conversation on the page.
 
+import { divide } from "./attachments.js";
 import { render } from "./markdown.js";
 import * as tokens from "./tokens.js";
 
@@ -12,6 +13,18 @@ function button(label, hint, action) {
   made.title = hint;
   made.addEventListener("click", action);
   return made;
+}
+
+// A file of a message.
+function folded({ name, text }) {
+  const box = document.createElement("details");
+  box.className = "file";
+  const summary = document.createElement("summary");
+  summary.textContent = name;
+  const code = document.createElement("pre");
+  code.textContent = text;
+  box.append(summary, code);
+  return box;
 }
 
 export class Turn {
@@ -39,8 +52,12 @@ export class Turn {
   }
 
   draw() {
-    if (this.role === "assistant") render(this.body, this.text);
-    else this.body.textContent = this.text;
+    if (this.role === "assistant") {
+      render(this.body, this.text);
+      return;
+    }
+    const { text, files } = divide(this.text);
+    this.body.replaceChildren(text, ...files.map(folded));
   }
 
   setTokens(n) {
@@ -48,11 +65,14 @@ export class Turn {
   }
 
   setVerbs(verbs) {
-    this.verbs.replaceChildren(...verbs.map(([label, hint, action]) => button(label, hint, () => action(this))));
+    this.verbs.replaceChildren(
+      ...verbs.map(([label, hint, action]) => button(label, hint, (event) => action(this, event.currentTarget))),
+    );
   }
 
   // Appends text, drawn once a frame; follows the end if the reader is there.
   append(text) {
+    if (this.reasoning && !this.text) this.reasoning.open = false;
     this.text += text;
     if (this.waiting) return;
     this.waiting = true;
@@ -61,21 +81,51 @@ export class Turn {
     });
   }
 
-  // Appends reasoning, which stands before the answer.
-  think(text) {
+  // Appends reasoning, which stands folded before the answer. It is open while it comes.
+  think(text, whole = false) {
     if (!this.thought) {
+      this.reasoning = document.createElement("details");
+      this.reasoning.className = "reasoning";
+      this.reasoning.open = !whole;
+      const summary = document.createElement("summary");
+      summary.textContent = "Reasoning";
       this.thought = document.createElement("div");
       this.thought.className = "thought";
-      this.body.before(this.thought);
+      this.reasoning.append(summary, this.thought);
+      this.body.before(this.reasoning);
     }
-    const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+    const follows = this.follows();
     this.thought.append(text);
     if (follows) toEnd();
   }
 
+  // Adds a tool call, or the next part of one. Arguments are shown as they are written.
+  call({ index = 0, id, function: { name, arguments: written } = {} }) {
+    this.calls ??= [];
+    let shown = this.calls[index];
+    if (!shown) {
+      const box = document.createElement("details");
+      box.className = "call";
+      box.open = true;
+      if (id) box.dataset.call = id;
+      const summary = document.createElement("summary");
+      const code = document.createElement("code");
+      box.append(summary, code);
+      (this.calls.at(-1)?.box ?? this.body).after(box);
+      shown = this.calls[index] = { box, summary, code };
+    }
+    if (name) shown.summary.textContent = `Calls ${name}`;
+    if (written) shown.code.append(typeof written === "string" ? written : JSON.stringify(written));
+  }
+
+  // Whether the reader is at the end.
+  follows() {
+    return list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+  }
+
   // Draws text that waits for its frame.
   flush() {
-    const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+    const follows = this.follows();
     this.waiting = false;
     this.draw();
     if (follows) toEnd();

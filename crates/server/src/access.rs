@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::ApiError;
 use crate::messages;
+use crate::ollama;
 use crate::options::ServerOptions;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
@@ -72,9 +73,10 @@ fn given_key(headers: &HeaderMap) -> Option<&str> {
 
 /// An error response in the shape of the path's API.
 pub(crate) fn refuse(path: &str, error: ApiError) -> Response {
-    match path.starts_with(messages::PATH) {
-        true => messages::error_response(&error),
-        false => error.into_response(),
+    match path {
+        _ if path.starts_with(messages::PATH) => messages::error_response(&error),
+        _ if path.starts_with(ollama::PATH) => ollama::error_response(&error),
+        _ => error.into_response(),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::access::Owner;
 use crate::answer_store::AnswerStore;
 use crate::conversations::Conversations;
 use crate::error::ApiError;
+use crate::ollama::{KeepAlive, ModelDetails};
 use crate::options::ServerOptions;
 use crate::registry::{LoadedModel, ModelRegistry, prefill};
 use axum::http::StatusCode;
@@ -20,6 +21,10 @@ pub(crate) struct App {
     pub(crate) conversations: Conversations,
     /// The tokens of answers, for requests that send them back as messages.
     pub(crate) answers: AnswerStore,
+    /// How long models stay loaded that Ollama's clients use.
+    pub(crate) keep_alive: KeepAlive,
+    /// What Ollama's clients are told about models.
+    pub(crate) model_details: ModelDetails,
     pub(crate) started: Instant,
     next_id: AtomicU64,
 }
@@ -30,6 +35,8 @@ impl App {
             models: ModelRegistry::new(&options, backend),
             conversations: Conversations::new(&options),
             answers: AnswerStore::default(),
+            keep_alive: KeepAlive::default(),
+            model_details: ModelDetails::default(),
             started: Instant::now(),
             next_id: AtomicU64::new(1),
             options,

@@ -82,6 +82,13 @@ impl Body {
     }
 }
 
+/// Parameters that an endpoint states itself.
+impl From<Map<String, Value>> for Body {
+    fn from(parameters: Map<String, Value>) -> Body {
+        Body(parameters)
+    }
+}
+
 /// A struct takes the parameters that it has fields for, and leaves the others.
 impl<'de> Deserializer<'de> for &mut Body {
     type Error = ApiError;

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::generation::{GenerationRequest, StreamOptions};
 use crate::openai_answer::{OpenAiAnswer, Shape};
 use crate::registry::LoadedModel;
-use crate::sse::{self, AnswerFormat};
+use crate::sse::AnswerFormat;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -381,7 +381,7 @@ impl PreparedAnswer {
         let mut format = format(&self, &report);
         let header = [("x-kvark-cache", cache_header(&report))];
         if self.stream {
-            return Ok((header, sse::answer(answer, format)).into_response());
+            return Ok((header, format.stream(answer)).into_response());
         }
         while let Some(event) = answer.next().await {
             if let ChatEvent::Failed(error) = event {

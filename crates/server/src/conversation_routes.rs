@@ -121,6 +121,7 @@ pub(crate) async fn create(
         .blocking(move |_| given_turns(&rendered, &prompt, &[]))
         .await?;
     let cells = BranchCells::default();
+    let path = app.models.path(&model.name)?;
     app.prefill(&model, &tokens, cells.clone(), (false, None));
     Ok(Json(app.conversations.add(Conversation {
         id: Conversations::new_id()?,
@@ -128,7 +129,7 @@ pub(crate) async fn create(
         parent: None,
         at: 0,
         model: model.name.clone(),
-        model_bytes: app.conversations.bytes_of(&model.name),
+        model_bytes: app.conversations.bytes_of(&model.name, &path),
         tokens: Arc::new(tokens),
         cells,
         messages,

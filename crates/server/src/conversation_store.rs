@@ -1,4 +1,4 @@
-//! `ConversationStore`: conversations on disk beside the stored prefixes, so that they survive a restart.
+//! `ConversationStore`: conversations on disk, so that they survive a restart.
 //!
 //! Every conversation is a JSON file of its own, `conv-N.json`, with its exact tokens. A thread writes them, each
 //! atomically: a server that is killed loses at most the changes of the last moment.

@@ -10,6 +10,7 @@ use crate::registry::lock;
 use kvark::engine::RequestHandle;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -89,16 +90,15 @@ impl Table {
 }
 
 impl Conversations {
-    /// The conversations of a server: those that were stored beside its prefixes, if it has any on disk.
+    /// The conversations of a server: those in its folder, if it has one.
     pub(crate) fn new(options: &ServerOptions) -> Conversations {
-        let bytes = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |file| file.len());
+        let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         let models = options.models.iter();
         let model_bytes: HashMap<String, u64> = models
             .map(|(name, path)| (name.clone(), bytes(path)))
             .collect();
-        let folder = options.cache_disk.as_ref();
-        let folder = folder.map(|(prefixes, _)| prefixes.join("conversations"));
-        let opened = folder.map(|folder| (ConversationStore::open(&folder), folder));
+        let folder = options.conversations.as_ref();
+        let opened = folder.map(|folder| (ConversationStore::open(folder), folder));
         let (store, mut all) = match opened {
             Some((Ok((store, all)), _)) => (Some(store), all),
             Some((Err(error), folder)) => {
@@ -142,9 +142,10 @@ impl Conversations {
         Ok(format!("conv-{:032x}", u128::from_le_bytes(bytes)))
     }
 
-    /// The bytes of a model's file.
-    pub(crate) fn bytes_of(&self, model: &str) -> u64 {
-        self.model_bytes.get(model).copied().unwrap_or(0)
+    /// The bytes of a model's file, which is at `path`.
+    pub(crate) fn bytes_of(&self, model: &str, path: &Path) -> u64 {
+        let known = self.model_bytes.get(model).copied();
+        known.unwrap_or_else(|| std::fs::metadata(path).map_or(0, |file| file.len()))
     }
 
     /// Uses the conversation of this id and owner.

@@ -84,10 +84,7 @@ pub(crate) async fn create(
             return Err(ApiError::parameter("dimensions", wrong));
         }
         for vector in &mut vectors {
-            vector.values.truncate(wanted);
-            let squares: f64 = vector.values.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let length = squares.sqrt().max(f64::from(f32::MIN_POSITIVE)) as f32;
-            vector.values.iter_mut().for_each(|x| *x /= length);
+            shorten(&mut vector.values, wanted);
         }
     }
     let tokens: usize = vectors.iter().map(|vector| vector.tokens).sum();
@@ -108,4 +105,32 @@ pub(crate) async fn create(
         "model": name,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
     })))
+}
+
+/// Keeps the first elements of a vector, with a length of 1. One that is not longer stays as it is.
+pub(crate) fn shorten(vector: &mut Vec<f32>, wanted: usize) {
+    if wanted >= vector.len() {
+        return;
+    }
+    vector.truncate(wanted);
+    let squares: f64 = vector.iter().map(|x| f64::from(*x).powi(2)).sum();
+    let length = squares.sqrt().max(f64::from(f32::MIN_POSITIVE)) as f32;
+    vector.iter_mut().for_each(|x| *x /= length);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shorten;
+
+    #[test]
+    fn shortened_vectors_have_the_length_1() {
+        let shortened = |mut vector: Vec<f32>, wanted: usize| {
+            shorten(&mut vector, wanted);
+            vector
+        };
+        let vector = vec![3.0, 4.0, 12.0];
+        assert_eq!(shortened(vector.clone(), 2), [0.6, 0.8]);
+        assert_eq!(shortened(vector.clone(), 3), vector);
+        assert_eq!(shortened(vec![0.0, 1.0], 1), [0.0]);
+    }
 }

@@ -25,6 +25,7 @@ mod infill;
 mod messages;
 mod metrics;
 mod native;
+mod ollama;
 mod openai_answer;
 mod openapi;
 mod operation;

@@ -19,8 +19,9 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
         states.push((model, engine_state(&app, model).await?));
     }
     // Also of models that were unloaded: counters never go back.
-    let counters = app.models.counters();
-    let counters = counters.map(|(model, counters)| (model, counters_of(counters)));
+    let counters: Vec<_> = app.models.counters().collect();
+    let counters = counters.iter();
+    let counters = counters.map(|(model, counters)| (&**model, counters_of(counters)));
     let gauges = states
         .iter()
         .map(|(model, state)| (&*model.name, gauges_of(state, model.engine().counters())));

@@ -30,7 +30,7 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     let data = app
         .models
         .names()
-        .map(|(name, loaded)| model_object(name, loaded));
+        .map(|(name, loaded)| model_object(&name, loaded));
     Json(json!({ "object": "list", "data": data.collect::<Vec<Value>>() }))
 }
 
@@ -40,7 +40,7 @@ pub(crate) async fn model(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let found = app.models.names().find(|(name, _)| *name == id);
-    let found = found.map(|(name, loaded)| model_object(name, loaded));
+    let found = found.map(|(name, loaded)| model_object(&name, loaded));
     let found = found.ok_or_else(|| ApiError::not_found(format!("there is no model {id:?}")))?;
     Ok(Json(found))
 }

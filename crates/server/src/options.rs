@@ -2,6 +2,7 @@
 
 use crate::volatile::VolatileText;
 use kvark::RunnerOptions;
+use kvark::catalogue::ModelStore;
 use kvark::engine::HostRungs;
 use kvark::generate::SamplingOption;
 use kvark::snapshot::PrefixFile;
@@ -27,6 +28,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// The models, the default one first: the name on the wire, and the file.
     pub models: Vec<(String, PathBuf)>,
+    /// The folder that `/api/pull` downloads models to; without it, pulling is refused.
+    pub store: Option<ModelStore>,
     /// A draft of the default model: a smaller model with the same vocabulary, an Eagle3 head, or [`DraftSource::MTP`](kvark::speculative::DraftSource::MTP).
     pub draft: Option<PathBuf>,
     /// Speculation of requests that state none.
@@ -52,6 +55,8 @@ pub struct ServerOptions {
     pub cors_origin: Option<String>,
     /// The folder of prefixes on disk and its size limit.
     pub cache_disk: Option<(PathBuf, u64)>,
+    /// The folder of conversations; without it they are gone when the server ends.
+    pub conversations: Option<PathBuf>,
     /// Host memory for prefixes that leave the pool of a model, before they go to disk.
     pub cache_ram: HostRungs,
     /// Text of messages that changes in every request.
@@ -86,6 +91,7 @@ impl Default for ServerOptions {
         ServerOptions {
             address: SocketAddr::from(([127, 0, 0, 1], 8080)),
             models: vec![],
+            store: None,
             draft: None,
             speculation: None,
             chat_template: None,
@@ -98,6 +104,7 @@ impl Default for ServerOptions {
             allow_hosts: vec![],
             cors_origin: None,
             cache_disk: None,
+            conversations: None,
             cache_ram: HostRungs::default(),
             volatile: VolatileText::default(),
             prefix: None,

@@ -17,12 +17,13 @@ use kvark::speculative::{DraftSource, SpecOptions};
 use kvark::text::Message;
 use kvark::{Model, RunnerOptions, RuntimeError, RuntimeErrorKind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The models of a server.
 pub(crate) struct ModelRegistry {
-    entries: Vec<Entry>,
+    /// The default model first. Models are added, and none is removed.
+    entries: RwLock<Vec<Arc<Entry>>>,
     backend: Arc<dyn Backend>,
     runner: RunnerOptions,
     scheduler: SchedulerOptions,
@@ -48,6 +49,29 @@ struct Entry {
     embedder: Mutex<Option<Embedder>>,
 }
 
+impl Entry {
+    fn new(name: String, path: PathBuf, draft: Option<PathBuf>) -> Arc<Entry> {
+        Arc::new(Entry {
+            name,
+            path,
+            draft,
+            loaded: Mutex::new(None),
+            counters: Arc::default(),
+            embedder: Mutex::new(None),
+        })
+    }
+
+    /// Unloads the model. Its running answers may go on for `grace`. Returns whether it was loaded.
+    fn unload(&self, grace: Duration) -> bool {
+        let embedder = lock(&self.embedder).take();
+        let model = lock(&self.loaded).take();
+        if let Some(model) = &model {
+            model.stop(grace);
+        }
+        embedder.is_some() || model.is_some()
+    }
+}
+
 /// A model in memory.
 pub(crate) struct LoadedModel {
     pub(crate) name: String,
@@ -64,6 +88,11 @@ pub(crate) struct LoadedModel {
 }
 
 impl LoadedModel {
+    /// When it was last asked for.
+    pub(crate) fn last_use(&self) -> Instant {
+        *lock(&self.used)
+    }
+
     /// The handle of its engine.
     pub(crate) fn engine(&self) -> &EngineHandle {
         &self.handle
@@ -117,16 +146,12 @@ impl ModelRegistry {
     pub(crate) fn new(options: &ServerOptions, backend: Box<dyn Backend>) -> ModelRegistry {
         let drafts = options.draft.iter().cloned().map(Some);
         let drafts = drafts.chain(std::iter::repeat(None));
-        let entry = |((name, path), draft): (&(String, PathBuf), Option<PathBuf>)| Entry {
-            draft,
-            name: name.clone(),
-            path: path.clone(),
-            loaded: Mutex::new(None),
-            counters: Arc::default(),
-            embedder: Mutex::new(None),
+        let entry = |((name, path), draft): (&(String, PathBuf), Option<PathBuf>)| {
+            Entry::new(name.clone(), path.clone(), draft)
         };
+        let entries = options.models.iter().zip(drafts).map(entry).collect();
         ModelRegistry {
-            entries: options.models.iter().zip(drafts).map(entry).collect(),
+            entries: RwLock::new(entries),
             backend: Arc::from(backend),
             runner: options.runner.clone(),
             scheduler: SchedulerOptions {
@@ -146,29 +171,47 @@ impl ModelRegistry {
         }
     }
 
+    /// All models, the default one first.
+    fn entries(&self) -> Vec<Arc<Entry>> {
+        let entries = self.entries.read();
+        entries.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The names of all models, with a flag whether each is loaded.
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, bool)> {
-        let loaded = |entry: &Entry| lock(&entry.loaded).is_some();
-        self.entries.iter().map(move |e| (&*e.name, loaded(e)))
+    pub(crate) fn names(&self) -> impl Iterator<Item = (String, bool)> {
+        let entries = self.entries().into_iter();
+        entries.map(|entry| (entry.name.clone(), lock(&entry.loaded).is_some()))
+    }
+
+    /// Adds a model under a name that no model has yet. Returns whether it was added.
+    pub(crate) fn add(&self, name: &str, path: PathBuf) -> bool {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = entries.iter().all(|entry| entry.name != name);
+        if is_new {
+            entries.push(Entry::new(name.to_owned(), path, None));
+        }
+        is_new
     }
 
     /// The loaded models.
     pub(crate) fn loaded(&self) -> Vec<Arc<LoadedModel>> {
-        let loaded = self.entries.iter().map(|entry| lock(&entry.loaded).clone());
+        let entries = self.entries();
+        let loaded = entries.iter().map(|entry| lock(&entry.loaded).clone());
         loaded.flatten().collect()
     }
 
     /// The model of this name: the default one for `None`, the empty name and `default`. A server with one model answers under every
     /// name: many programs know the names of one provider only.
-    fn entry(&self, name: Option<&str>) -> Result<&Entry, ApiError> {
+    fn entry(&self, name: Option<&str>) -> Result<Arc<Entry>, ApiError> {
+        let entries = self.entries();
         let name = name.filter(|name| !name.is_empty() && *name != "default");
-        let found = match (name, &self.entries[..]) {
+        let found = match (name, &entries[..]) {
             (None, entries) => entries.first(),
             (Some(_), [only]) => Some(only),
             (Some(name), entries) => entries.iter().find(|entry| entry.name == name),
         };
-        found.ok_or_else(|| {
-            let names: Vec<&str> = self.entries.iter().map(|entry| &*entry.name).collect();
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = entries.iter().map(|entry| &*entry.name).collect();
             let name = name.unwrap_or("default");
             let names = names.join(", ");
             let error = format!("there is no model {name:?}; the models are {names}");
@@ -178,8 +221,24 @@ impl ModelRegistry {
     }
 
     /// The full name of a model.
-    pub(crate) fn name(&self, name: Option<&str>) -> Result<&str, ApiError> {
-        Ok(&self.entry(name)?.name)
+    pub(crate) fn name(&self, name: Option<&str>) -> Result<String, ApiError> {
+        Ok(self.entry(name)?.name.clone())
+    }
+
+    /// The file of a model.
+    pub(crate) fn path(&self, name: &str) -> Result<PathBuf, ApiError> {
+        Ok(self.entry(Some(name))?.path.clone())
+    }
+
+    /// Unloads a model. Its running answers may go on for the grace time. Returns whether it was loaded.
+    pub(crate) fn unload(&self, name: &str) -> Result<bool, ApiError> {
+        let entry = self.entry(Some(name))?;
+        let _one_at_a_time = lock(&self.loading);
+        let unloaded = entry.unload(self.grace);
+        if unloaded {
+            tracing::info!(model = entry.name, "unloaded");
+        }
+        Ok(unloaded)
     }
 
     /// The model of this name. Loads it if it is not loaded, which can take seconds.
@@ -196,7 +255,7 @@ impl ModelRegistry {
             return Ok(model);
         }
         let model = loop {
-            match self.load(entry) {
+            match self.load(&entry) {
                 Ok(model) => break Arc::new(model),
                 Err(error) if self.could_fit(&error) && self.unload_oldest(&entry.name) => {}
                 Err(error) => return Err(error.into()),
@@ -322,10 +381,9 @@ impl ModelRegistry {
     }
 
     /// The names of all models, with what their engines have counted.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = (&str, &Counters)> {
-        self.entries
-            .iter()
-            .map(|entry| (&*entry.name, &*entry.counters))
+    pub(crate) fn counters(&self) -> impl Iterator<Item = (String, Arc<Counters>)> {
+        let entries = self.entries().into_iter();
+        entries.map(|entry| (entry.name.clone(), entry.counters.clone()))
     }
 
     /// Unloads the model that was not used for the longest time, except `keep`. Returns whether there was one.
@@ -335,15 +393,11 @@ impl ModelRegistry {
             return false;
         };
         tracing::info!(model = oldest.name, "unloading, to make room");
-        for entry in self
-            .entries
-            .iter()
-            .filter(|entry| entry.name == oldest.name)
-        {
-            *lock(&entry.loaded) = None;
-            *lock(&entry.embedder) = None;
+        for entry in self.entries() {
+            if entry.name == oldest.name {
+                entry.unload(self.grace);
+            }
         }
-        oldest.stop(self.grace);
         true
     }
 

@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::generation::GenerationRequest;
 use crate::{
-    chat, completions, conversation_routes, embeddings, infill, messages, metrics, native, openapi,
-    operation, responses, sampling, stored_responses, tokenize,
+    chat, completions, conversation_routes, embeddings, infill, messages, metrics, native, ollama,
+    openapi, operation, responses, sampling, stored_responses, tokenize,
 };
 use axum::handler::Handler;
 use axum::routing::{self, MethodRouter};
@@ -88,6 +88,44 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .also(&["/embeddings"])
             .takes::<embeddings::EmbeddingRequest>()
             .ignores(&["user"]),
+        Endpoint::post("/api/chat", "ollamaChat", ollama::chat)
+            .does("Answer a chat, as Ollama's API")
+            .takes::<ollama::OllamaChat>()
+            .takes::<ollama::OllamaRequest>()
+            .ignores(ollama::IGNORED),
+        Endpoint::post("/api/generate", "ollamaGenerate", ollama::generate)
+            .does("Answer a message or continue a text, as Ollama's API")
+            .takes::<ollama::OllamaGenerate>()
+            .takes::<ollama::OllamaRequest>()
+            .ignores(ollama::IGNORED),
+        Endpoint::post("/api/embed", "ollamaEmbed", ollama::embed)
+            .does("Turn texts into vectors, as Ollama's API")
+            .takes::<ollama::OllamaEmbed>()
+            .ignores(ollama::EMBED_IGNORED),
+        Endpoint::post("/api/embeddings", "ollamaEmbeddings", ollama::embeddings)
+            .does("Turn a text into a vector, as Ollama's older API")
+            .takes::<ollama::OllamaEmbeddings>()
+            .ignores(ollama::EMBED_IGNORED),
+        Endpoint::get("/api/tags", "ollamaTags", ollama::tags).does("The models, as Ollama's API"),
+        Endpoint::get("/api/ps", "ollamaPs", ollama::ps).does("The loaded models, as Ollama's API"),
+        Endpoint::post("/api/show", "ollamaShow", ollama::show)
+            .does("A model, as Ollama's API")
+            .takes::<ollama::OllamaShow>()
+            .ignores(&["verbose"]),
+        Endpoint::post("/api/pull", "ollamaPull", ollama::pull)
+            .does("Download a model and serve it, as Ollama's API")
+            .takes::<ollama::OllamaPull>()
+            .ignores(&["insecure"]),
+        Endpoint::get("/api/version", "ollamaVersion", ollama::version)
+            .does("The version of Ollama whose API this is"),
+        Endpoint::delete("/api/delete", "ollamaDelete", ollama::delete)
+            .does("Refused: kvark rm deletes models"),
+        Endpoint::post("/api/copy", "ollamaCopy", ollama::copy)
+            .does("Refused: kvark serve NAME=MODEL names models"),
+        Endpoint::post("/api/create", "ollamaCreate", ollama::create)
+            .does("Refused: system messages are part of requests"),
+        Endpoint::post("/api/push", "ollamaPush", ollama::push)
+            .does("Refused: models are only downloaded"),
         Endpoint::post("/tokenize", "tokenize", tokenize::tokenize)
             .does("Turn text into token ids")
             .takes::<tokenize::TokenizeRequest>(),

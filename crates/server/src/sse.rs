@@ -25,18 +25,31 @@ pub(crate) trait AnswerFormat: Send + 'static {
 
     /// The whole answer.
     fn whole(self) -> Value;
+
+    /// The answer as it comes: server-sent events.
+    fn stream(self, chat: ChatAnswer) -> Response
+    where
+        Self: Sized,
+    {
+        answer(chat, self)
+    }
 }
 
-/// Streams an answer.
-pub(crate) fn answer<F: AnswerFormat>(answer: ChatAnswer, format: F) -> Response {
-    response((answer, format), |(mut answer, mut format)| async move {
-        loop {
-            if let Some(frame) = format.ready().pop_front() {
-                return Some((frame, (answer, format)));
-            }
-            format.event(answer.next().await?);
+/// Streams an answer as server-sent events.
+fn answer<F: AnswerFormat>(answer: ChatAnswer, format: F) -> Response {
+    response((answer, format), next_frame)
+}
+
+/// The next frame of an answer; `None` after its end.
+pub(crate) async fn next_frame<F: AnswerFormat>(
+    (mut answer, mut format): (ChatAnswer, F),
+) -> Option<(Frame, (ChatAnswer, F))> {
+    loop {
+        if let Some(frame) = format.ready().pop_front() {
+            return Some((frame, (answer, format)));
         }
-    })
+        format.event(answer.next().await?);
+    }
 }
 
 /// A stream of events: `next` gives the next one and the state after it.

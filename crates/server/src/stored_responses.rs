@@ -113,13 +113,14 @@ impl ResponseTurn {
             held.ok()
         });
         let id = Conversations::new_id()?;
+        let path = app.models.path(&input.model)?;
         let base = previous.filter(|_| goes_on);
         let conversation = Conversation {
             id: id.clone(),
             owner: owner.clone(),
             parent: number,
             at: base.as_ref().map_or(0, |it| it.tokens.len()),
-            model_bytes: app.conversations.bytes_of(&input.model),
+            model_bytes: app.conversations.bytes_of(&input.model, &path),
             model: input.model,
             approximate: base.as_ref().is_some_and(|it| it.approximate),
             moved: None,

@@ -621,8 +621,8 @@ fn a_lenient_server_ignores_unknown_parameters_with_a_warning() {
 fn conversations_survive_a_restart_with_their_tree() {
     let folder = std::env::temp_dir().join(format!("kvark-restart-{}", std::process::id()));
     _ = std::fs::remove_dir_all(&folder);
-    let disk = || Some((folder.clone(), 1 << 30));
-    let Some(server) = start(|options| options.cache_disk = disk()) else {
+    let disk = || Some(folder.clone());
+    let Some(server) = start(|options| options.conversations = disk()) else {
         return;
     };
     let base = "/v1/kvark/conversations";
@@ -652,7 +652,7 @@ fn conversations_survive_a_restart_with_their_tree() {
     assert_eq!(before["data"].as_array().unwrap().len(), 2);
     drop(server);
 
-    let server = start(|options| options.cache_disk = disk()).unwrap();
+    let server = start(|options| options.conversations = disk()).unwrap();
     let rested = common::without_rungs(get(&server, base));
     assert_eq!(rested, common::without_rungs(before));
     let restored = get(&server, &format!("{base}/{fork}"));
@@ -669,9 +669,9 @@ fn conversations_survive_a_restart_with_their_tree() {
     assert!(new != root && new != fork);
     drop(server);
 
-    // Without the disk there is nothing, and another model's conversations are not shown.
+    // Without the folder there is nothing, and another model's conversations are not shown.
     let server = start(|options| {
-        options.cache_disk = disk();
+        options.conversations = disk();
         options.models[0].0 = "other".to_owned();
     });
     assert_eq!(get(&server.unwrap(), base)["data"], json!([]));

@@ -1,4 +1,4 @@
-//! `cargo xtask check-serve`: kvark serve with the unmodified clients of OpenAI and Anthropic.
+//! `cargo xtask check-serve`: kvark serve with the unmodified clients of OpenAI, Anthropic and Ollama.
 
 use super::process::ServerProcess;
 use super::python;
@@ -6,11 +6,11 @@ use crate::shell;
 use anyhow::Result;
 use clap::Args;
 
-/// Check kvark serve with the unmodified openai and anthropic clients
+/// Check kvark serve with the unmodified clients of OpenAI, Anthropic and Ollama
 #[derive(Args)]
 #[command(
     after_help = "Makes a virtual environment under target/serve-venv with the pinned clients (python/clients/requirements.txt), starts \
-the built kvark serve on free ports with the test model, and runs python/clients/check_clients.py and python/examples/agent.py; check_hybrid.py beside them talks to a tiny \
+the built kvark serve on free ports with the test model, and runs python/clients/check_clients.py, check_ollama.py (ollama and langchain-ollama) and python/examples/agent.py; check_hybrid.py beside them talks to a tiny \
 model with recurrent layers. \
 --long also runs Schemathesis against /openapi.json (python/clients/requirements-long.txt), and the page's tests in Chromium \
 (crates/server/page/tests; they need npm and Debian's chromium).
@@ -41,6 +41,9 @@ impl CheckServe {
         let mut clients = shell::command(&python);
         clients.arg("python/clients/check_clients.py");
         shell::run(clients.args([&open.address, &keyed.address, KEY]))?;
+        let mut ollama = shell::command(&python);
+        ollama.arg("python/clients/check_ollama.py");
+        shell::run(ollama.arg(&open.address))?;
         let mut agent = shell::command(&python);
         shell::run(agent.args(["python/examples/agent.py", &open.address]))?;
         drop(keyed);
@@ -69,6 +72,8 @@ impl CheckServe {
             .arg(format!("{}/openapi.json", server.address));
         // The events never end.
         tests.args(["--exclude-path", "/v1/kvark/events"]);
+        // A generated name could be one of the catalogue, or of a repository of the hub.
+        tests.args(["--exclude-path", "/api/pull"]);
         tests.args(["--max-examples", &self.examples.to_string()]);
         tests.args(["--seed", "1", "--workers", "2", "--request-timeout", "120"]);
         tests.args([

@@ -33,6 +33,8 @@ impl ServerProcess {
         let log = folder.join(format!("{name}.log"));
         let mut command = shell::command(kvark);
         command.arg("serve").arg(model).args(["--port", "0"]);
+        // A check begins without those of the last one.
+        command.args(["--conversations", "none"]);
         command.args(flags).env("KVARK_HOME", folder.join("home"));
         command.env_remove("KVARK_API_KEY");
         let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;

@@ -12,7 +12,7 @@ export const address = process.env.KVARK_ADDRESS?.replace(/\/$/, "");
 if (!address) throw new Error("KVARK_ADDRESS must hold the address of a running kvark server");
 
 const files = process.env.KVARK_PAGE_FILES;
-const types = { html: "text/html", css: "text/css", js: "text/javascript" };
+const types = { html: "text/html", css: "text/css", js: "text/javascript", txt: "text/plain" };
 let browser;
 let policy;
 
@@ -42,6 +42,9 @@ export async function api(method, path, body) {
 }
 
 export const conversation = (id) => api("GET", `/v1/kvark/conversations/${id}`);
+
+// Begins a conversation of these messages and returns its id.
+export const begin = async (messages) => (await api("POST", "/v1/kvark/conversations", { messages })).id;
 
 // Opens the page, runs `use`, and checks that nothing went wrong unseen: no errors in the console unless `failing`, no
 // requests to other hosts.

@@ -1,8 +1,9 @@
 // The chat: sending, stopping, settings, errors, keyboard, narrow screens, colours.
 
 import assert from "node:assert/strict";
+import { stat } from "node:fs/promises";
 import { test } from "node:test";
-import { api, branch, conversation, onPage, send, settled, shot, texts } from "./browser.mjs";
+import { api, begin, branch, conversation, onPage, send, settled, shot, texts } from "./browser.mjs";
 
 const LONG = { max_tokens: "600", seed: "1" };
 
@@ -266,3 +267,28 @@ for (const colorScheme of ["light", "dark"]) {
       { colorScheme },
     ));
 }
+
+// KVARK_UPDATE=1 makes the picture of the documentation again.
+test("the picture of the documentation is of this page", async () => {
+  const content = "The **Rhine** is longer:\n\n| river | length in km |\n|:--|--:|\n| Rhine | 1233 |\n| Seine | 777 |\n\n```python\nlonger = max(1233, 777)\n```\n\nThe ratio is $\\frac{1233}{777} \\approx 1.59$.";
+  const id = await begin([
+    { role: "user", content: "Which is longer, the Rhine or the Seine?" },
+    { role: "assistant", content, reasoning_content: "I compare their lengths." },
+  ]);
+  const fork = await api("POST", `/v1/kvark/conversations/${id}/fork`, { at: { turn: 1 } });
+  await api("POST", `/v1/kvark/conversations/${id}/fork`);
+  await onPage(
+    async (page) => {
+      await settled(page, 2);
+      await page.waitForFunction(() => Number(document.getElementById("cells").dataset.used) > 0);
+      assert.equal(await page.locator(".body math mfrac").count(), 1);
+      assert.equal(await page.locator(`#tree li:has(> [data-id="${id}"]) > ul > li`).count(), 2);
+      const picture = new URL("../../../../docs/page.png", import.meta.url).pathname;
+      if (process.env.KVARK_UPDATE) await page.screenshot({ path: picture });
+      const { size } = await stat(picture);
+      assert.ok(size > 20_000 && size < 200_000, `${size} bytes`);
+    },
+    { hash: id },
+  );
+  assert.ok(fork.id);
+});
