@@ -73,10 +73,11 @@ pub mod speculative {
 /// on disk.
 pub mod engine {
     pub use ::runtime::{
-        BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
+        BranchCells, Buckets, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
         EngineState, EventSink, Eviction, EvictionLog, EvictionReason, GeneratedToken, Generation,
-        HostRungs, MissReason, MovedTokens, Request, RequestEvent, RequestHandle, RequestOutput,
-        Rung, SchedulerOptions, SequenceInfo, TokenConstraint, TokenLogprobs,
+        Histogram, HostRungs, MissReason, MovedTokens, Request, RequestEvent, RequestHandle,
+        RequestOutput, Rung, SchedulerOptions, SequenceInfo, Sizes, Times, TokenConstraint,
+        TokenLogprobs,
     };
 }
 

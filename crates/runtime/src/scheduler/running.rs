@@ -1,5 +1,6 @@
 //! `RunningRequest`: a request between its submission and its end.
 
+use super::Counters;
 use super::branch_cells::BranchCells;
 use super::engine::{EventSink, Submission};
 use super::request::{CacheReport, MovedTokens, RequestEvent, RequestOutput};
@@ -35,8 +36,10 @@ pub(super) struct Listener {
     started: Instant,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
-    /// The longest time between two tokens so far.
-    pub(super) longest_gap: Duration,
+    /// The times between tokens that are not counted yet.
+    gaps: Vec<Duration>,
+    /// The time to the first token, if it is not counted yet.
+    first_wait: Option<Duration>,
 }
 
 impl RunningRequest {
@@ -72,7 +75,8 @@ impl RunningRequest {
                 started: submitted,
                 first_token: None,
                 last_token: None,
-                longest_gap: Duration::ZERO,
+                gaps: vec![],
+                first_wait: None,
             },
         }
     }
@@ -166,14 +170,30 @@ impl Listener {
             StepEvent::Round(round) => RequestEvent::Round(round),
             StepEvent::Token(token) => {
                 let now = Instant::now();
-                self.first_token.get_or_insert(now);
+                if self.first_token.is_none() {
+                    self.first_token = Some(now);
+                    self.first_wait = Some(now - self.submitted);
+                }
                 if let Some(before) = self.last_token.replace(now) {
-                    self.longest_gap = self.longest_gap.max(now - before);
+                    self.gaps.push(now - before);
                 }
                 RequestEvent::Token(token)
             }
         };
         self.emit(event)
+    }
+
+    /// How long the request has been there.
+    pub(super) fn waited(&self) -> Duration {
+        self.submitted.elapsed()
+    }
+
+    /// Counts the times of the last step.
+    pub(super) fn count_times(&mut self, counters: &Counters) {
+        self.gaps.drain(..).for_each(|gap| counters.add_gap(gap));
+        if let Some(wait) = self.first_wait.take() {
+            counters.first_token_times.add_time(wait);
+        }
     }
 
     fn emit(&mut self, event: RequestEvent) -> bool {

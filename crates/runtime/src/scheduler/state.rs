@@ -1,6 +1,7 @@
 //! What an engine reports about itself: counters, sequences and cells.
 
 use super::evictions::EvictionLog;
+use super::histogram::{Histogram, Sizes, Times};
 use super::prefix_store::PrefixStore;
 use super::request::{CacheReport, CacheSource, MissReason};
 use crate::{BatchRunner, MemoryUsage, RuntimeError};
@@ -49,6 +50,14 @@ pub struct Counters {
     pub swapped: AtomicU64,
     /// Steps that no recording from before them served.
     pub missed_recordings: AtomicU64,
+    /// Times that requests waited for a sequence.
+    pub queue_times: Histogram<Times>,
+    /// Times from a request's submission to its first token.
+    pub first_token_times: Histogram<Times>,
+    /// Times between two tokens of one answer.
+    pub gap_times: Histogram<Times>,
+    /// Tokens of each forward.
+    pub step_sizes: Histogram<Sizes>,
 }
 
 impl Counters {
@@ -70,9 +79,11 @@ impl Counters {
         }
     }
 
+    /// Counts the time between two tokens of an answer.
     pub(super) fn add_gap(&self, gap: Duration) {
         let micros = u64::try_from(gap.as_micros()).unwrap_or(u64::MAX);
         self.longest_gap_micros.fetch_max(micros, Ordering::Relaxed);
+        self.gap_times.add_time(gap);
     }
 }
 

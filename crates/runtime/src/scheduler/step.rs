@@ -38,9 +38,10 @@ impl Scheduler {
         self.pace.record(report.prompt_rows, report.time);
         self.store.speeds.compute = self.pace.per_token();
         let counters = &self.shared.counters;
-        for listener in &listeners {
-            counters.add_gap(listener.longest_gap);
+        for listener in &mut listeners {
+            listener.count_times(counters);
         }
+        counters.step_sizes.add(report.rows as u64);
         Counters::add(&counters.steps, 1);
         let drafted = draft.map_or(0, Drafter::forwards) - drafted;
         Counters::add(&counters.draft_forwards, drafted);

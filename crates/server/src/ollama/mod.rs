@@ -53,8 +53,9 @@ fn served_name(app: &App, name: Option<&str>) -> Result<String, ApiError> {
     let tagged = format!("{name}{LATEST}");
     let names = [Some(name), untagged, Some(&*tagged)];
     let found = names.into_iter().flatten();
-    let mut found = found.filter_map(|name| app.models.name(Some(name)).ok());
-    found.next().ok_or_else(|| {
+    // Clients pull a model that is not there, so no other one stands for it.
+    let mut found = found.filter(|name| app.models.names().any(|(served, _)| served == *name));
+    found.next().map(str::to_owned).ok_or_else(|| {
         let served: Vec<String> = app.models.names().map(|(name, _)| name).collect();
         let served = served.join(", ");
         let error =
