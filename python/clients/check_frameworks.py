@@ -88,7 +88,7 @@ def openai_agents():
     async def run():
         for kind in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
             agent = Agent(
-                name="guide", instructions="Answer briefly.", model=kind(model=MODEL, openai_client=client),
+                name="guide", model=kind(model=MODEL, openai_client=client),
                 model_settings=ModelSettings(temperature=0, max_tokens=16),
             )
             first = await Runner.run(agent, QUESTION)

@@ -247,10 +247,13 @@ fn named_template(model: &Model, name: &str) -> Result<ChatTemplate> {
     }
 }
 
-/// The source of a built-in template, or of a file.
+/// The source of a built-in template, or of a file. A text with Jinja's marks is a source itself.
 pub(crate) fn template_source(name: &str) -> Result<String> {
     if let Some(source) = ChatTemplate::source(name) {
         return Ok(source.to_owned());
+    }
+    if name.contains("{{") || name.contains("{%") {
+        return Ok(name.to_owned());
     }
     let path = Path::new(name);
     if !path.exists() {

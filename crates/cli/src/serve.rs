@@ -13,6 +13,7 @@ use kvark::engine::HostRungs;
 use kvark::snapshot::PrefixFile;
 use kvark::speculative::SpecType;
 use regex::Regex;
+use serde_json::{Map, Value};
 use server::{ReasoningHistory, Server, ServerOptions, VolatilePlace, VolatileText};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -59,6 +60,9 @@ pub(crate) struct Serve {
     /// Chat template of all models instead of their own: a name (see kvark chat --help) or a file
     #[arg(long, visible_alias = "chat-template-file", value_name = "NAME|FILE")]
     chat_template: Option<String>,
+    /// Variables of the chat template for all chats, such as '{"enable_thinking": false}'; a request's own count more
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    chat_template_kwargs: Option<Map<String, Value>>,
     /// Most tokens of any answer
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     predict: Option<u32>,
@@ -221,6 +225,7 @@ impl Serve {
                 .as_deref()
                 .map(template_source)
                 .transpose()?,
+            template_variables: self.chat_template_kwargs.clone().unwrap_or_default(),
             sampling: self.sampling.given().to_vec(),
             max_tokens: self.predict.map(|n| n as usize),
             // Without a home there is no folder for downloads.
@@ -327,6 +332,11 @@ impl Serve {
             false => Ok(keys),
         }
     }
+}
+
+/// A JSON object.
+fn json_object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("is no JSON object: {error}"))
 }
 
 /// The text of a file, without the end of its last line.

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 /// OpenAI's parameters that cannot change the output of a local model.
 pub(crate) const IGNORED: &[&str] = &[
+    "id_slot",
     "metadata",
     "parallel_tool_calls",
     "prompt_cache_key",
@@ -75,6 +76,10 @@ pub(crate) struct ChatRequest {
     /// Further variables of the chat template
     #[serde(default)]
     chat_template_kwargs: Map<String, Value>,
+    /// Whether an assistant's message at the end begins the answer; true if left out
+    continue_final_message: Option<bool>,
+    /// vLLM's name of the opposite: true with continue_final_message is refused
+    add_generation_prompt: Option<bool>,
     /// How much the model reasons, as its chat template has it; none for no reasoning. With a template that knows no efforts, low,
     /// medium and high are at most 1024, 8192 and 24576 tokens
     reasoning_effort: Option<String>,
@@ -155,6 +160,8 @@ pub(crate) struct ChatInput {
     pub(crate) variables: Map<String, Value>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) logprobs: Option<usize>,
+    /// Whether an answer at the end of the messages is complete, so that another one follows.
+    pub(crate) ends_answers: bool,
     /// Text that the answer is expected to repeat.
     pub(crate) prediction: Option<String>,
     /// A limit on reasoning of the endpoint's own.
@@ -256,10 +263,12 @@ impl PreparedAnswer {
             ToolChoice::None => vec![],
             _ => turn.tools,
         };
-        let mut prompt = ChatPrompt::new(input.messages, tools, input.variables)?;
+        let mut variables = app.options.template_variables.clone();
+        variables.extend(input.variables);
+        let mut prompt = ChatPrompt::new(input.messages, tools, variables)?;
         prompt.reasoning = app.options.reasoning;
-        if turn.conversation.is_none() {
-            prompt.take_begun_answer();
+        if turn.conversation.is_none() && !input.ends_answers {
+            prompt.take_begun_answer()?;
         }
         app.options.volatile.apply(&mut prompt.messages);
         let format = OutputFormat::read(&mut generation, &choice, &prompt.tools)?;
@@ -428,11 +437,20 @@ pub(crate) async fn create(
         variables.entry("verbosity").or_insert(verbosity.into());
     }
     let prediction = request.prediction.map(prediction_text).transpose()?;
+    let (goes_on, new) = (
+        request.continue_final_message,
+        request.add_generation_prompt,
+    );
+    if goes_on == Some(true) && new == Some(true) {
+        let wrong = "cannot be true together with add_generation_prompt";
+        return Err(ApiError::parameter("continue_final_message", wrong));
+    }
     let input = ChatInput {
         messages,
         variables,
         max_tokens: most,
         logprobs,
+        ends_answers: goes_on == Some(false) || new == Some(true),
         prediction,
         ignored: IGNORED,
         unsupported: UNSUPPORTED,

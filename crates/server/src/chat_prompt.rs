@@ -55,7 +55,10 @@ impl ChatPrompt {
     }
 
     /// Takes an answer at the end of the messages as the beginning of the one that is asked for. One with calls is complete.
-    pub(crate) fn take_begun_answer(&mut self) {
+    ///
+    /// # Errors
+    /// 400 if two answers are at the end.
+    pub(crate) fn take_begun_answer(&mut self) -> Result<(), ApiError> {
         let begins = |last: &&Value| {
             let text = last["content"].as_str().unwrap_or_default();
             last["role"] == "assistant" && last.get("tool_calls").is_none() && !text.is_empty()
@@ -66,7 +69,12 @@ impl ChatPrompt {
                 .as_str()
                 .unwrap_or_default()
                 .clone_into(&mut self.begun);
+            if self.messages.last().filter(begins).is_some() {
+                let wrong = "two answers at the end cannot be gone on from";
+                return Err(ApiError::parameter("messages", wrong));
+            }
         }
+        Ok(())
     }
 
     /// Appends the tokens of the answer's beginning. Returns the length of the prompt before them.

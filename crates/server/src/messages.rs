@@ -90,7 +90,7 @@ async fn count(app: Arc<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
     let messages = openai_messages(request.system, request.messages)?;
     let tools = request.tools.iter().map(openai_tool);
     let mut prompt = ChatPrompt::new(messages, tools.collect::<Result<_, _>>()?, Map::new())?;
-    prompt.take_begun_answer();
+    prompt.take_begun_answer()?;
     let model = app.model(request.model).await?;
     let count = move |_: &App| {
         let mut tokens = prompt.tokens(&model)?;

@@ -25,15 +25,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Parameters that cannot change the output here, besides those of chats.
-pub(crate) const IGNORED: &[&str] = &[
-    "backend_sampling",
-    "id_slot",
-    "metadata",
-    "n_cache_reuse",
-    "n_discard",
-    "n_keep",
-    "user",
-];
+pub(crate) const IGNORED: &[&str] = &["backend_sampling", "n_cache_reuse", "n_discard", "n_keep"];
 
 /// Parameters that would change it.
 const UNSUPPORTED: &[&str] = &["lora", "n_indent", "t_max_predict_ms"];

@@ -131,7 +131,7 @@ impl OpenAiAnswer {
             "object": kind,
             "created": self.created,
             "model": self.model.name,
-            "system_fingerprint": concat!("kvark-", env!("CARGO_PKG_VERSION")),
+            "system_fingerprint": concat!("build-kvark-", env!("CARGO_PKG_VERSION")),
             "choices": choices,
         })
     }

@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::body::Body;
 use crate::error::ApiError;
 use crate::registry::LoadedModel;
+use crate::sampling;
 use crate::sse::{self, Frame};
 use axum::Json;
 use axum::body::Bytes;
@@ -12,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use kvark::cache::{InvalidPolicy, KvPolicy, KvStorage, MigrationOptions};
 use kvark::engine::{CacheSource, Counters, EngineState, EvictionReason, MissReason};
+use kvark::text::Tokenizer;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -62,10 +64,25 @@ pub(crate) async fn props(
 ) -> Result<Json<Value>, ApiError> {
     let model = queried(&app, &query)?;
     let state = engine_state(&app, &model).await?;
-    let sampling = model.model.default_sampling();
+    let sampling = model
+        .model
+        .sampling(|sampler| sampling::set_defaults(&app.options.sampling, sampler))?;
     let template = model.model.chat_template();
+    let tokenizer = model.model.tokenizer().ok();
+    let text = |id: Option<u32>| {
+        let tokenizer = tokenizer.zip(id);
+        tokenizer.map(|(tokenizer, id)| tokenizer.decode(&[id], true))
+    };
+    let limit = app.options.max_tokens.map_or(-1, |n| n as i64);
+    let mut params = sampling::values(&sampling);
+    params.insert("n_predict".to_owned(), limit.into());
     Ok(Json(json!({
         "model": model.name,
+        "model_alias": model.name,
+        "model_path": app.models.path(&model.name)?,
+        "bos_token": text(tokenizer.and_then(Tokenizer::bos)),
+        "eos_token": text(tokenizer.and_then(Tokenizer::eos)),
+        "modalities": { "vision": false, "audio": false },
         "total_slots": app.options.slots,
         "chat_template": template.map_or(Value::Null, |t| t.source_text().into()),
         "default_generation_settings": {
@@ -74,6 +91,7 @@ pub(crate) async fn props(
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,
             "min_p": sampling.min_p,
+            "params": params,
         },
         "n_vocab": model.model.facts().vocab_size,
         "pool_cells": state.capacity,

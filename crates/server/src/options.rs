@@ -7,6 +7,7 @@ use kvark::engine::HostRungs;
 use kvark::generate::SamplingOption;
 use kvark::snapshot::PrefixFile;
 use kvark::speculative::SpecType;
+use serde_json::{Map, Value};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub struct ServerOptions {
     pub speculation: Option<SpecType>,
     /// The source of a chat template that is used instead of those of the models.
     pub chat_template: Option<String>,
+    /// Variables of the chat template, for requests that do not state them.
+    pub template_variables: Map<String, Value>,
     /// Sampling options of requests that state none, as the texts of the command's flags.
     pub sampling: Vec<(&'static SamplingOption, Vec<String>)>,
     /// The maximum number of tokens of any answer.
@@ -95,6 +98,7 @@ impl Default for ServerOptions {
             draft: None,
             speculation: None,
             chat_template: None,
+            template_variables: Map::new(),
             sampling: vec![],
             max_tokens: None,
             runner: RunnerOptions::default(),

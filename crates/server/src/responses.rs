@@ -350,7 +350,7 @@ impl ResponseAnswer {
     ) -> ResponseAnswer {
         let sampling = &chat.parameters.sampling;
         let response = json!({
-            "id": stored.as_ref().map_or_else(|| app.new_id("resp"), ResponseTurn::id),
+            "id": stored.as_ref().map_or_else(|| app.new_id("resp").replacen('-', "_", 1), ResponseTurn::id),
             "object": "response",
             "created_at": jiff::Timestamp::now().as_second(),
             "status": "in_progress",
@@ -402,7 +402,10 @@ impl ResponseAnswer {
     fn next_item(&self, prefix: &str) -> (usize, String) {
         let index = self.response["output"].as_array().map_or(0, Vec::len);
         let id = self.response["id"].as_str().unwrap_or_default();
-        (index, format!("{prefix}-{id}-{index}"))
+        (
+            index,
+            format!("{prefix}_{}_{index}", id.trim_start_matches("resp_")),
+        )
     }
 
     fn add_item(&mut self, item: Value) {

@@ -26,11 +26,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .generates(chat::IGNORED),
         Endpoint::post("/v1/completions", "complete", completions::create)
             .does("Continue a text, as OpenAI's API")
-            .also(&["/completions"])
             .takes::<completions::CompletionRequest>()
             .generates(chat::IGNORED),
         Endpoint::post("/completion", "completeNative", native::create)
             .does("Continue a text, as llama.cpp's server")
+            .also(&["/completions"])
             .takes::<native::NativeRequest>()
             .takes::<native::NativeOptions>()
             .generates(native::IGNORED),
@@ -132,6 +132,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         Endpoint::post("/detokenize", "detokenize", tokenize::detokenize)
             .does("Turn token ids into text")
             .takes::<tokenize::DetokenizeRequest>(),
+        Endpoint::get("/tokenizer_info", "tokenizerInfo", tokenize::tokenizer_info)
+            .does("What the tokenizer of a model is, as vLLM's server")
+            .of_a_model(),
         Endpoint::post("/apply-template", "applyTemplate", tokenize::apply_template)
             .does("Show the prompt of a chat")
             .takes::<tokenize::TemplateRequest>(),

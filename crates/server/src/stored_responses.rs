@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// What the ids of responses and of their conversations begin with.
-const RESPONSE: &str = "resp-";
+const RESPONSE: &str = "resp_";
 const CONVERSATION: &str = "conv-";
 /// The most items of a page.
 const MAX_ITEMS: usize = 100;

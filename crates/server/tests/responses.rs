@@ -202,7 +202,7 @@ fn responses_are_deleted_or_not_stored() {
         );
     }
     // What was refused has left nothing.
-    let conversation = |response: &Value| id(response).replacen("resp-", "conv-", 1);
+    let conversation = |response: &Value| id(response).replacen("resp_", "conv-", 1);
     for response in [&next, &plain] {
         let path = format!("/v1/kvark/conversations/{}", conversation(response));
         assert_eq!(send("GET", &path, "a", Value::Null).status, 404);
@@ -231,6 +231,9 @@ fn an_answer_goes_on_from_its_beginning() {
         &json!({ "messages": messages }),
     );
     assert_eq!(count["input_tokens"], answer["usage"]["prompt_tokens"]);
+    let twice = json!([question, { "role": "assistant", "content": "A" }, { "role": "assistant", "content": "B" }]);
+    let twice = server.post("/v1/chat/completions", &json!({ "messages": twice }));
+    assert_eq!(twice.json()["error"]["param"], "messages");
     let tool = json!([{ "type": "web_search_20250305", "name": "web_search" }]);
     let refused = json!({ "messages": [question], "max_tokens": 8, "tools": tool });
     let refused = server.post("/v1/messages", &refused);

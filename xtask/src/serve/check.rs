@@ -23,7 +23,7 @@ pub(crate) struct CheckServe {
     /// Also send generated requests for every path of /openapi.json, and test the page in Chromium
     #[arg(long)]
     long: bool,
-    /// Also run frameworks over these clients (python/clients/check_frameworks.py; some 400 MB of packages)
+    /// Also run frameworks over these clients and lm-eval (check_frameworks.py, check_lm_eval.py; some 1 GB of packages)
     #[arg(long)]
     frameworks: bool,
     /// Generated requests for each path and method
@@ -52,6 +52,10 @@ impl CheckServe {
             let mut frameworks = shell::command(super::python_in("frameworks-venv", list)?);
             frameworks.arg("python/clients/check_frameworks.py");
             shell::run(frameworks.arg(&open.address))?;
+            let list = "requirements-lm-eval.txt";
+            let mut evaluation = shell::command(super::python_in("lm-eval-venv", list)?);
+            evaluation.arg("python/clients/check_lm_eval.py");
+            shell::run(evaluation.arg(&open.address))?;
         }
         let mut agent = shell::command(&python);
         shell::run(agent.args(["python/examples/agent.py", &open.address]))?;
