@@ -81,7 +81,7 @@ struct Cli {
 enum Command {
     Run(Box<run::Run>),
     Chat(Box<chat::Chat>),
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     Ps(ps::Ps),
     Launch(launch::Launch),
     Prefix(prefix::Prefix),

@@ -7,6 +7,7 @@ import { follow } from "./cells.js";
 import { stream } from "./chat.js";
 import { watch } from "./connection.js";
 import * as fill from "./fill.js";
+import * as kept from "./kept.js";
 import { copyText } from "./markdown.js";
 import { closePanels } from "./panels.js";
 import * as settings from "./settings.js";
@@ -66,6 +67,7 @@ async function refresh() {
     }
   }
   tree.draw(data, current?.id, act);
+  kept.follow(data, load);
   return data;
 }
 
@@ -91,6 +93,7 @@ const verbs = {
   async delete(id) {
     if (id === current?.id) stop();
     await api.remove(`${base}/${id}`);
+    kept.forget(id);
     if (id === current?.id) draft();
     await changed();
   },
@@ -319,19 +322,23 @@ window.addEventListener("focus", () => quietly(refresh));
 // Saves all conversations as a file, or adds those of one.
 $("export").addEventListener("click", () => attempt(async () => transfer.save((await api.get(base)).data)));
 $("import").addEventListener("click", () => $("import-file").click());
-$("import-file").addEventListener("change", () =>
-  attempt(async () => {
-    const [file] = $("import-file").files;
-    if (!file) return;
-    const json = await file.text();
-    $("import-file").value = "";
+$("import-file").addEventListener("change", async () => {
+  const [file] = $("import-file").files;
+  if (!file) return;
+  const json = await file.text();
+  $("import-file").value = "";
+  await load(json);
+});
+
+function load(json) {
+  return attempt(async () => {
     try {
       await transfer.load(json, $("model").value);
     } finally {
       await changed();
     }
-  }),
-);
+  });
+}
 attachments.listen(status);
 
 function begin() {

@@ -18,8 +18,10 @@ export function text(conversations) {
     name: names.of(id),
     messages: turns.map(message),
   }));
-  return JSON.stringify({ format: FORMAT, version: 1, conversations: all }, null, 1);
+  return file(all);
 }
+
+export const file = (conversations) => JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
 
 export function save(conversations) {
   const url = URL.createObjectURL(new Blob([text(conversations)], { type: "application/json" }));

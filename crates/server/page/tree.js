@@ -179,11 +179,16 @@ function redraw() {
   }
 }
 
-// Draws all conversations; `act` receives a verb and an id.
+// What of the conversations is drawn.
+const seen = (conversations, current) =>
+  JSON.stringify([current, conversations.map((one) => [one.id, one.parent, one.tokens, one.turns.length, title(one), last(one, "assistant")])]);
+
+// Draws all conversations, if they look otherwise than before; `act` receives a verb and an id.
 export function draw(conversations, current, act) {
+  const before = shown && seen(shown.conversations, shown.current);
   shown = { conversations, current, act };
   // A name that is being written stays.
-  if (!root.querySelector(".rename")) redraw();
+  if (before !== seen(conversations, current) && !root.querySelector(".rename")) redraw();
 }
 
 search.addEventListener("input", () => shown && redraw());

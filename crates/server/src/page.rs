@@ -40,6 +40,7 @@ const FILES: &[(&str, &str, &str)] = &[
     file!("dashboard.js", JS),
     file!("figures.js", JS),
     file!("fill.js", JS),
+    file!("kept.js", JS),
     file!("main.js", JS),
     file!("markdown.js", JS),
     file!("maths.js", JS),

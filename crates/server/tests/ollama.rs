@@ -533,3 +533,17 @@ fn log_probabilities_come_with_their_tokens() {
     let streamed: Vec<&Value> = streamed.flatten().collect();
     assert_eq!(streamed, all.iter().collect::<Vec<_>>());
 }
+
+#[test]
+fn a_lenient_server_warns_of_what_it_ignores() {
+    let Some(server) = start(|options| options.lenient = true) else {
+        return;
+    };
+    let mut asked = with(chat(), "no_such_field", 1.into());
+    asked["options"]["no_such_option"] = 1.into();
+    let answer = server.ask(CHAT, &asked);
+    let warnings = answer["kvark"]["warnings"].to_string();
+    for name in ["no_such_field", "options.no_such_option"] {
+        assert!(warnings.contains(name), "{warnings}");
+    }
+}

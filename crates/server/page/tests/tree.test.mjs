@@ -53,12 +53,13 @@ test("a fork of several is indented below its parent", async () => {
 });
 
 test("search finds words of every turn", async () => {
+  const number = Date.now();
   const id = await begin([
     { role: "user", content: "A question." },
-    { role: "assistant", content: "It is a Quokka, of course." },
+    { role: "assistant", content: `It is Quokka ${number}, of course.` },
   ]);
   await onPage(async (page) => {
-    await page.locator("#search").fill("quokka, OF");
+    await page.locator("#search").fill(`quokka ${number}, OF`);
     await branch(page, id).waitFor();
     assert.equal(await page.locator("#tree .branch").count(), 1);
     await page.locator("#search").fill("no such words anywhere");
@@ -132,3 +133,41 @@ test("a file of something else is refused", () =>
     await upload('{"format": "kvark conversations", "conversations": [{"messages": [1]}]}');
     await page.getByText("The file has a conversation without messages.").waitFor();
   }));
+
+test("what a server has lost is brought back from the browser", async () => {
+  const id = await begin([{ role: "user", content: "Do not forget me." }]);
+  await onPage(
+    async (page) => {
+      await settled(page, 1);
+      await page.waitForFunction((id) => localStorage.getItem("kvark-kept")?.includes(id), id);
+      // The server begins anew, without conversations.
+      const lost = (await api("GET", base)).data.map((one) => one.id);
+      await page.route(`**${base}`, async (route) => {
+        if (route.request().method() !== "GET") return route.continue();
+        const { data } = await (await route.fetch()).json();
+        return route.fulfill({ json: { object: "list", data: data.filter((one) => !lost.includes(one.id)) } });
+      });
+      await page.evaluate((id) => {
+        const file = JSON.parse(localStorage.getItem("kvark-kept"));
+        file.conversations = file.conversations.filter((one) => one.id === id);
+        localStorage.setItem("kvark-kept", JSON.stringify(file));
+      }, id);
+      await page.reload();
+      await page.getByText("This browser has kept a conversation.").waitFor();
+      await page.locator("#kept-bring").click();
+      const back = page.locator("#tree .branch");
+      await back.getByText("Do not forget me.").first().waitFor();
+      assert.equal(await back.count(), 1);
+      assert.equal(await page.locator("#kept").isVisible(), false);
+      const again = await back.getAttribute("data-id");
+      assert.ok(!lost.includes(again) && (await conversation(again)).turns[0].content === "Do not forget me.");
+      // What is deleted stays away.
+      await page.waitForFunction((id) => localStorage.getItem("kvark-kept").includes(id), again);
+      await back.hover();
+      await back.locator(".delete").click();
+      await back.waitFor({ state: "detached" });
+      assert.equal(await page.locator("#kept").isVisible(), false);
+    },
+    { hash: id },
+  );
+});

@@ -45,7 +45,7 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     let mut body = Body::parse(&body)?;
     let chat: OllamaChat = body.read()?;
     let request: OllamaRequest = body.read()?;
-    body.finish(IGNORED, &[], app.options.lenient)?;
+    let warnings = body.finish(IGNORED, &[], app.options.lenient)?;
     let asked = request.model.clone().unwrap_or_default();
     let name = served_name(&app, request.model.as_deref())?;
     let messages = chat.messages.unwrap_or_default();
@@ -72,8 +72,10 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
         reasoning_budget: translated.reasoning_budget,
         ..ChatInput::default()
     };
-    let prepared = PreparedAnswer::new(&app, &owner, parameters, (generation, turn), input).await?;
+    let prepared = PreparedAnswer::new(&app, &owner, parameters, (generation, turn), input);
+    let mut prepared = prepared.await?;
     translated.check(&prepared.model, prepared.answer_format)?;
+    prepared.warnings = [warnings, translated.warnings].concat();
     let times = (started, load_time);
     prepared
         .respond(&app, |prepared, report| {

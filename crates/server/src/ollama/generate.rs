@@ -64,7 +64,7 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     }
     let generate: OllamaGenerate = body.read()?;
     let request: OllamaRequest = body.read()?;
-    body.finish(IGNORED, &[], app.options.lenient)?;
+    let warnings = body.finish(IGNORED, &[], app.options.lenient)?;
     let has_images = |images: &Value| images.as_array().is_none_or(|images| !images.is_empty());
     if generate.images.as_ref().is_some_and(has_images) {
         let wrong = "the model takes no images";
@@ -92,11 +92,12 @@ async fn respond(app: Arc<App>, owner: Owner, body: Bytes) -> Result<Response, A
     }
     // A base model continues texts.
     let is_plain = raw || (generate.system.is_none() && model.model.chat_template().is_err());
-    let prepared = match is_plain {
+    let mut prepared = match is_plain {
         true => continue_text(&app, model, prompt, generate.context, &mut translated).await?,
         false => answer_message(&app, &owner, prompt, generate, &mut translated).await?,
     };
     translated.check(&prepared.model, prepared.answer_format)?;
+    prepared.warnings = [warnings, translated.warnings].concat();
     let times = (started, load_time);
     let shape = Shape::Text {
         keeps_context: !raw,

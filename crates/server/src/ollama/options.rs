@@ -61,6 +61,8 @@ pub(super) struct Translated {
     pub(super) max_tokens: Option<usize>,
     pub(super) reasoning_budget: Option<usize>,
     pub(super) logprobs: Option<usize>,
+    /// What a lenient server has ignored.
+    pub(super) warnings: Vec<String>,
     /// Whether the request asks for reasoning.
     thinks: bool,
     /// The context that the request needs.
@@ -95,6 +97,7 @@ impl OllamaRequest {
                 .logprobs
                 .unwrap_or(false)
                 .then(|| self.top_logprobs.map_or(0, Int::size)),
+            warnings: vec![],
             thinks: false,
             context: None,
         };
@@ -149,7 +152,10 @@ impl Translated {
             _ if SAMPLING_OPTIONS.iter().any(|option| option.name == name) => {
                 parameters.insert(name.to_owned(), value);
             }
-            _ if app.options.lenient => {}
+            _ if app.options.lenient => {
+                let warning = format!("the unknown parameter {:?} was ignored", full());
+                self.warnings.push(warning);
+            }
             _ => return Err(ApiError::unsupported(&full())),
         }
         Ok(())
