@@ -49,9 +49,9 @@ use std::ffi::OsString;
 
 /// Run language models on your own machine.
 ///
-/// MODEL is a path (.gguf, .pt2, .pte, .onnx, or a folder with genai_config.json), a catalogue name (see `kvark list`),
-/// hf:OWNER/REPO[:QUANT] for a model of the Hugging Face hub, ollama:NAME for one of Ollama on this machine, or an https
-/// address of a GGUF file.
+/// MODEL is a path (.gguf, .pt2, .pte, .onnx, or a folder with config.json or genai_config.json), a catalogue name (see
+/// `kvark list`), hf:OWNER/REPO[:QUANT] for a model of the Hugging Face hub, ollama:NAME for one of Ollama on this machine,
+/// or an https address of a GGUF file.
 /// The default is SmolLM2-135M-Instruct, which is downloaded on first use.
 #[derive(Parser)]
 #[command(

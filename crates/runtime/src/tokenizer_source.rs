@@ -25,10 +25,10 @@ impl<'a> TokenizerSource<'a> {
         match &artifact.file {
             ModelFile::Gguf(file) => TokenizerSource::Gguf(&file.metadata),
             ModelFile::Pt2(file) => TokenizerSource::Pt2(&file.extra),
-            ModelFile::Safetensors(_) => TokenizerSource::None,
-            ModelFile::Onnx { sidecars, .. } | ModelFile::Pte { sidecars, .. } => {
-                TokenizerSource::Sidecar(sidecars)
-            }
+            ModelFile::Safetensors { .. } if artifact.draft_head.is_some() => TokenizerSource::None,
+            ModelFile::Safetensors { sidecars, .. }
+            | ModelFile::Onnx { sidecars, .. }
+            | ModelFile::Pte { sidecars, .. } => TokenizerSource::Sidecar(sidecars),
         }
     }
 
@@ -39,7 +39,9 @@ impl<'a> TokenizerSource<'a> {
     ) -> Result<T, ImportError> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
-            Format::Safetensors => ask(&TokenizerSource::None),
+            Format::Safetensors => ask(&TokenizerSource::Sidecar(&SidecarFiles::of_checkpoint(
+                path,
+            )?)),
             Format::Pt2 => ask(&TokenizerSource::Pt2(&Pt2::open(path)?.extra)),
             Format::Onnx | Format::Pte => {
                 ask(&TokenizerSource::Sidecar(&SidecarFiles::find(path)?))

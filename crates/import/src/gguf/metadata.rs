@@ -83,6 +83,11 @@ impl Metadata {
         Ok(())
     }
 
+    /// Adds an entry whose key must be new.
+    pub(crate) fn insert(&mut self, key: String, value: Value) -> Result<(), GgufError> {
+        Ok(self.push(key, value)?)
+    }
+
     /// The value of `key`, whatever its type.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&i| &self.entries[i].1)

@@ -78,6 +78,7 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
         tensors,
         index,
         parts: 1,
+        rope: None,
     })
 }
 
