@@ -122,8 +122,8 @@ impl Parameters<'_> {
     }
 
     fn kind(&self) -> &str {
-        let kind = self.map.get("rope_type").or_else(|| self.map.get("type"));
-        kind.and_then(Value::as_str).unwrap_or("default")
+        let kinds = ["rope_type", "type"].map(|key| self.map.get(key).and_then(Value::as_str));
+        kinds.into_iter().flatten().next().unwrap_or("default")
     }
 
     /// Refuses keys that are not known.

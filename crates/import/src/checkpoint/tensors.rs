@@ -21,13 +21,18 @@ pub struct Checkpoint {
     /// Metadata without a vocabulary, and the tensors.
     pub file: Gguf,
     row: ModelType,
+    /// The folder's names of the tensors; the first one of those stored in several parts.
+    names: HashMap<String, String>,
     /// What stands before the folder's names in a layer and outside the layers.
     prefixes: [String; 2],
 }
 
 impl Checkpoint {
-    /// The name that the folder has for a tensor.
+    /// The name that the folder has, or would have, for a tensor.
     pub(super) fn stored_name(&self, name: &str) -> Option<String> {
+        if let Some(stored) = self.names.get(name) {
+            return Some(stored.clone());
+        }
         let prefixes = [&self.prefixes[0][..], &self.prefixes[1][..]];
         names::stored_name(name, self.row.names, prefixes)
     }
@@ -61,7 +66,7 @@ pub fn translate(file: &Safetensors) -> Result<Checkpoint, ImportError> {
             tensors.add(tensor)?;
         }
     }
-    let mut tensors = tensors.finish()?;
+    let (mut tensors, names) = tensors.finish()?;
     let encodes = row.architecture == "bert";
     if !tied && !encodes && !tensors.contains_key("output.weight") {
         return Err(ImportError::missing_tensor("lm_head.weight"));
@@ -94,6 +99,7 @@ pub fn translate(file: &Safetensors) -> Result<Checkpoint, ImportError> {
     Ok(Checkpoint {
         file: Gguf::from_parts(metadata, tensors.collect(), row.rope),
         row,
+        names,
         prefixes: [of_layer, of_model],
     })
 }
@@ -126,6 +132,8 @@ struct Arranged<'a> {
     row: &'a ModelType,
     layers: usize,
     tensors: BTreeMap<String, Plain>,
+    /// The folder's names.
+    names: HashMap<String, String>,
     /// Parts of tensors that are stored one by one, by number.
     parts: HashMap<String, BTreeMap<usize, (String, Plain)>>,
 }
@@ -136,6 +144,7 @@ impl<'a> Arranged<'a> {
             row,
             layers,
             tensors: BTreeMap::new(),
+            names: HashMap::new(),
             parts: HashMap::new(),
         }
     }
@@ -204,6 +213,7 @@ impl<'a> Arranged<'a> {
     }
 
     fn insert(&mut self, stored: &str, name: String, plain: Plain) -> Result<(), ImportError> {
+        self.names.insert(name.clone(), stored.to_owned());
         match self.tensors.insert(name, plain) {
             None => Ok(()),
             Some(_) => {
@@ -214,13 +224,17 @@ impl<'a> Arranged<'a> {
     }
 
     /// All tensors; those stored one by one are joined.
-    fn finish(mut self) -> Result<BTreeMap<String, Plain>, ImportError> {
+    fn finish(mut self) -> Result<(BTreeMap<String, Plain>, HashMap<String, String>), ImportError> {
         for (name, parts) in std::mem::take(&mut self.parts) {
             let (first, _) = parts.values().next().expect("made with a part").clone();
             let gap = (0..parts.len()).find(|number| !parts.contains_key(number));
             if let Some(missing) = gap {
                 let other = parts.keys().next().expect("made with a part");
-                let missing = first.replacen(&format!(".{other}."), &format!(".{missing}."), 2);
+                // The number of the layer stands before that of the part.
+                let missing = match first.rsplit_once(&format!(".{other}.")) {
+                    Some((before, after)) => format!("{before}.{missing}.{after}"),
+                    None => first,
+                };
                 return Err(ImportError::missing_tensor(&missing));
             }
             let parts: Vec<Plain> = parts.into_values().map(|(_, part)| part).collect();
@@ -230,6 +244,6 @@ impl<'a> Arranged<'a> {
             };
             self.insert(&first, name, whole)?;
         }
-        Ok(self.tensors)
+        Ok((self.tensors, self.names))
     }
 }
