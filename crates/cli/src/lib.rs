@@ -30,6 +30,7 @@ mod positional;
 mod prefix;
 mod prompt;
 mod ps;
+mod quantize;
 mod run;
 mod sampling;
 mod score;
@@ -93,6 +94,8 @@ enum Command {
     Exec(exec::Exec),
     Export(export::Export),
     EmitC(emit_c::EmitC),
+    Quantize(quantize::Quantize),
+    Convert(quantize::Convert),
     Plan(plan::Plan),
     Show(show::Show),
     Inspect(inspect::Inspect),
@@ -222,6 +225,8 @@ fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
         Command::Exec(command) => command.execute(),
         Command::Export(command) => command.execute(),
         Command::EmitC(command) => command.execute(),
+        Command::Quantize(command) => command.execute(),
+        Command::Convert(command) => command.execute(),
         Command::Plan(command) => command.execute(),
         Command::Show(command) => command.execute(),
         Command::Inspect(command) => command.execute(),

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use backend::reference::Reference;
 use backend::{Backend, Runnable};
 use graph::Value;
-use import::{Artifact, ImportOptions};
+use import::gguf::QuantisePlan;
+use import::{Artifact, ImportOptions, ModelFile};
 use kv::{CacheConfig, CacheRegistry, CacheSession, Cells, KvStorage, make_seq_session};
 use plain::Plain;
 
@@ -36,7 +37,32 @@ fn fixtures() -> Vec<Fixture> {
         .filter(|p| p.extension().is_some_and(|e| e == "gguf") || p.join("expected.json").is_file())
         .collect();
     paths.sort();
-    paths.iter().map(|path| fixture(path)).collect()
+    let all = paths.iter().map(|path| fixture(path));
+    let folders = paths.iter().filter(|path| path.is_dir());
+    all.chain(folders.map(|path| converted(path))).collect()
+}
+
+/// The GGUF file that a folder is written as.
+fn converted(folder: &Path) -> Fixture {
+    let own = fixture(folder);
+    let ModelFile::Safetensors { model, .. } = &own.artifact.file else {
+        panic!("{} is a folder", own.name);
+    };
+    let checkpoint = import::checkpoint::translate(model).unwrap();
+    let plan = QuantisePlan::new(&checkpoint.file, None, false);
+    let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", own.name));
+    let file = format!("kvark-{}-{}.gguf", own.name, std::process::id());
+    // Tests run at once.
+    let thread = format!("{:?}", std::thread::current().id());
+    let path = std::env::temp_dir().join(thread.replace(['(', ')'], "") + &file);
+    plan.write(&path, vec![], 2, &mut |_| true).unwrap();
+    let artifact = import::open(&path).unwrap_or_else(|error| panic!("{}: {error}", own.name));
+    fs::remove_file(path).unwrap();
+    Fixture {
+        name: format!("{}, converted", own.name),
+        artifact,
+        ..own
+    }
 }
 
 fn fixture(path: &Path) -> Fixture {
@@ -110,7 +136,7 @@ impl Fixture {
 #[test]
 fn the_reference_backend_agrees_with_transformers() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 120);
+    assert!(fixtures.len() >= 160);
     for fixture in &fixtures {
         for sizes in STEPS {
             let (mut runnable, session) = fixture.runnable();

@@ -55,7 +55,15 @@ impl<'a> TokenizerSource<'a> {
     /// # Errors
     /// Why the file has no usable tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer, TextError> {
-        Tokenizer::new(match self {
+        Tokenizer::new(self.vocab()?)
+    }
+
+    /// The vocabulary.
+    ///
+    /// # Errors
+    /// Why the file has no usable one.
+    pub(crate) fn vocab(&self) -> Result<Vocab, TextError> {
+        Ok(match self {
             TokenizerSource::Gguf(metadata) => Vocab::from_source(&GgufSource(metadata))?,
             TokenizerSource::Pt2(extra) => match (&extra.ggml_tokenizer, &extra.tokenizer) {
                 (Some(keys), _) => Vocab::from_source(&JsonMetadata::parse(keys)?)?,
@@ -79,8 +87,19 @@ impl<'a> TokenizerSource<'a> {
         &self,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<ChatTemplate, TextError> {
+        compile_template(
+            &self.template_text()?.ok_or(TextError::NoTemplate)?,
+            tokenizer,
+        )
+    }
+
+    /// The text of the chat template, if there is one.
+    ///
+    /// # Errors
+    /// If a file that may have it cannot be read.
+    pub(crate) fn template_text(&self) -> Result<Option<String>, TextError> {
         const KEY: &str = "tokenizer.chat_template";
-        let source = match self {
+        Ok(match self {
             TokenizerSource::Gguf(metadata) => GgufSource(metadata).string(KEY),
             TokenizerSource::Pt2(extra) => match &extra.ggml_tokenizer {
                 Some(keys) => JsonMetadata::parse(keys)?.string(KEY),
@@ -88,8 +107,7 @@ impl<'a> TokenizerSource<'a> {
             },
             TokenizerSource::Sidecar(files) => sidecar_files(files).chat_template()?,
             TokenizerSource::None => None,
-        };
-        compile_template(&source.ok_or(TextError::NoTemplate)?, tokenizer)
+        })
     }
 }
 

@@ -33,10 +33,23 @@ impl CheckLlamaTests {
         let list = shell::root().join("xtask/peers/requirements-llama-tests.txt");
         let python = venv::make("llama-tests-venv", &list, &script::pins(&list)?, "", |_| {})?;
         let mut pytest = shell::command(&python);
-        pytest.args(["-m", "pytest", "-p", "plugin", "-m", "not slow", "-q", "-rs", "--tb=line"]);
+        pytest.args([
+            "-m",
+            "pytest",
+            "-p",
+            "plugin",
+            "-m",
+            "not slow",
+            "-q",
+            "-rs",
+            "--tb=line",
+        ]);
         pytest.args(["--timeout", "120", "-p", "no:cacheprovider"]);
         pytest.args(&self.arguments).current_dir(&tests);
-        pytest.env("PYTHONPATH", format!("{}:{}", own.display(), tests.display()));
+        pytest.env(
+            "PYTHONPATH",
+            format!("{}:{}", own.display(), tests.display()),
+        );
         pytest.env("LLAMA_SERVER_BIN_PATH", own.join("llama-server"));
         pytest.env("KVARK", &kvark).env("KVARK_TEST_MODEL", &model);
         pytest.env("KVARK_HOME", shell::target().join("llama.cpp/kvark-home"));

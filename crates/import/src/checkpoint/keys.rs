@@ -193,7 +193,7 @@ fn write_windows(
     let used = config.flag("use_sliding_window")?;
     let from = config.count(&["max_window_layers"])?;
     let period = match config.get("sliding_window_pattern") {
-        // Exaone's files write the pattern in letters, of which the first that stands for a layer without one is the last.
+        // Exaone's files may write it in letters, the last one for a layer without a window.
         Some(Json::String(letters)) => Some(letters.len()),
         _ => {
             let keys = ["sliding_window_pattern", "_sliding_window_pattern"];

@@ -66,7 +66,9 @@ pub fn translate(file: &Safetensors) -> Result<Checkpoint, ImportError> {
             tensors.add(tensor)?;
         }
     }
-    let (mut tensors, names) = tensors.finish()?;
+    let Arranged {
+        mut tensors, names, ..
+    } = tensors.joined()?;
     let encodes = row.architecture == "bert";
     if !tied && !encodes && !tensors.contains_key("output.weight") {
         return Err(ImportError::missing_tensor("lm_head.weight"));
@@ -223,8 +225,8 @@ impl<'a> Arranged<'a> {
         }
     }
 
-    /// All tensors; those stored one by one are joined.
-    fn finish(mut self) -> Result<(BTreeMap<String, Plain>, HashMap<String, String>), ImportError> {
+    /// The same with tensors that are stored one by one joined.
+    fn joined(mut self) -> Result<Self, ImportError> {
         for (name, parts) in std::mem::take(&mut self.parts) {
             let (first, _) = parts.values().next().expect("made with a part").clone();
             let gap = (0..parts.len()).find(|number| !parts.contains_key(number));
@@ -244,6 +246,6 @@ impl<'a> Arranged<'a> {
             };
             self.insert(&first, name, whole)?;
         }
-        Ok((self.tensors, self.names))
+        Ok(self)
     }
 }

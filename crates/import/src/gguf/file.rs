@@ -22,6 +22,8 @@ pub struct Gguf {
     /// Which elements of a head rotate together, if the rows of queries and keys are in another order than in GGUF files of the
     /// architecture.
     pub(crate) rope: Option<RopeLayout>,
+    /// Whether the file was made in memory, of a folder.
+    pub(super) made: bool,
 }
 
 /// One tensor of a file.
@@ -53,6 +55,7 @@ impl Gguf {
             tensors,
             parts: 1,
             rope,
+            made: true,
         }
     }
 
