@@ -38,6 +38,8 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
             [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
+            [CompletionResult]::new('quantize', 'quantize', [CompletionResultType]::ParameterValue, 'Make a model smaller: write it as a GGUF file in another quantisation')
+            [CompletionResult]::new('convert', 'convert', [CompletionResultType]::ParameterValue, 'Write a folder of Hugging Face as a GGUF file')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
             [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Show what a model is: size, context, template, licence, defaults')
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show what is in a model file, a snapshot or a prefix file')
@@ -608,6 +610,29 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             break
         }
+        'kvark;quantize' {
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--type', '--type', [CompletionResultType]::ParameterName, 'The quantisation, such as Q4_K_M')
+            [CompletionResult]::new('--dry-run', '--dry-run', [CompletionResultType]::ParameterName, 'Write nothing; print the type of each tensor and the sizes')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Replace OUT.gguf if it is there')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('--allow-requantize', '--allow-requantize', [CompletionResultType]::ParameterName, 'Quantise tensors that are quantised already, which loses more than from the original')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;convert' {
+            [CompletionResult]::new('-t', '-t', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Number of threads, at most one per core [default: all cores]')
+            [CompletionResult]::new('--type', '--type', [CompletionResultType]::ParameterName, 'The type of matrices [default: as they are stored]')
+            [CompletionResult]::new('--dry-run', '--dry-run', [CompletionResultType]::ParameterName, 'Write nothing; print the type of each tensor and the sizes')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Replace OUT.gguf if it is there')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
         'kvark;plan' {
             [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'The model, as a flag')
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'The model, as a flag')
@@ -741,6 +766,8 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('exec', 'exec', [CompletionResultType]::ParameterValue, 'Run any model once on given or random tensors')
             [CompletionResult]::new('export', 'export', [CompletionResultType]::ParameterValue, 'Export a model to a .pt2 file with PyTorch')
             [CompletionResult]::new('emit-c', 'emit-c', [CompletionResultType]::ParameterValue, 'Write a model as a C program in which every address is fixed')
+            [CompletionResult]::new('quantize', 'quantize', [CompletionResultType]::ParameterValue, 'Make a model smaller: write it as a GGUF file in another quantisation')
+            [CompletionResult]::new('convert', 'convert', [CompletionResultType]::ParameterValue, 'Write a folder of Hugging Face as a GGUF file')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the memory that a run needs')
             [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Show what a model is: size, context, template, licence, defaults')
             [CompletionResult]::new('inspect', 'inspect', [CompletionResultType]::ParameterValue, 'Show what is in a model file, a snapshot or a prefix file')
@@ -792,6 +819,12 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;emit-c' {
+            break
+        }
+        'kvark;help;quantize' {
+            break
+        }
+        'kvark;help;convert' {
             break
         }
         'kvark;help;plan' {

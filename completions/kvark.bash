@@ -31,6 +31,9 @@ _kvark() {
             kvark,config)
                 cmd="kvark__subcmd__config"
                 ;;
+            kvark,convert)
+                cmd="kvark__subcmd__convert"
+                ;;
             kvark,detokenize)
                 cmd="kvark__subcmd__detokenize"
                 ;;
@@ -70,6 +73,9 @@ _kvark() {
             kvark,pull)
                 cmd="kvark__subcmd__pull"
                 ;;
+            kvark,quantize)
+                cmd="kvark__subcmd__quantize"
+                ;;
             kvark,rm)
                 cmd="kvark__subcmd__rm"
                 ;;
@@ -105,6 +111,9 @@ _kvark() {
                 ;;
             kvark__subcmd__help,config)
                 cmd="kvark__subcmd__help__subcmd__config"
+                ;;
+            kvark__subcmd__help,convert)
+                cmd="kvark__subcmd__help__subcmd__convert"
                 ;;
             kvark__subcmd__help,detokenize)
                 cmd="kvark__subcmd__help__subcmd__detokenize"
@@ -145,6 +154,9 @@ _kvark() {
             kvark__subcmd__help,pull)
                 cmd="kvark__subcmd__help__subcmd__pull"
                 ;;
+            kvark__subcmd__help,quantize)
+                cmd="kvark__subcmd__help__subcmd__quantize"
+                ;;
             kvark__subcmd__help,rm)
                 cmd="kvark__subcmd__help__subcmd__rm"
                 ;;
@@ -173,7 +185,7 @@ _kvark() {
 
     case "${cmd}" in
         kvark)
-            opts="-h -V --help --version run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
+            opts="-h -V --help --version run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c quantize convert plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -836,6 +848,32 @@ _kvark() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        kvark__subcmd__convert)
+            opts="-t -h --dry-run --force --threads --json --type --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --type)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         kvark__subcmd__detokenize)
             opts="-m -h --model --hf-repo --token-ids --no-special --json --help"
             if [[ ${cur} != -* && ${COMP_CWORD} -eq 2 ]] ; then
@@ -1139,7 +1177,7 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help)
-            opts="run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c plan show inspect tokenize detokenize pull list rm config completions man help"
+            opts="run chat serve ps prefix score tune-kv embed bench agents-bench exec export emit-c quantize convert plan show inspect tokenize detokenize pull list rm config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1209,6 +1247,20 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help__subcmd__config)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__help__subcmd__convert)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1391,6 +1443,20 @@ _kvark() {
             return 0
             ;;
         kvark__subcmd__help__subcmd__pull)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__help__subcmd__quantize)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1858,6 +1924,32 @@ _kvark() {
             fi
             case "${prev}" in
                 --hf-repo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kvark__subcmd__quantize)
+            opts="-t -h --dry-run --force --threads --json --type --allow-requantize --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --type)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -35,6 +35,8 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand exec 'Run any model once on given or random tensors'
             cand export 'Export a model to a .pt2 file with PyTorch'
             cand emit-c 'Write a model as a C program in which every address is fixed'
+            cand quantize 'Make a model smaller: write it as a GGUF file in another quantisation'
+            cand convert 'Write a folder of Hugging Face as a GGUF file'
             cand plan 'Show the memory that a run needs'
             cand show 'Show what a model is: size, context, template, licence, defaults'
             cand inspect 'Show what is in a model file, a snapshot or a prefix file'
@@ -591,6 +593,27 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand -h 'Print help'
             cand --help 'Print help'
         }
+        &'kvark;quantize'= {
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand --type 'The quantisation, such as Q4_K_M'
+            cand --dry-run 'Write nothing; print the type of each tensor and the sizes'
+            cand --force 'Replace OUT.gguf if it is there'
+            cand --json 'Print one JSON object'
+            cand --allow-requantize 'Quantise tensors that are quantised already, which loses more than from the original'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;convert'= {
+            cand -t 'Number of threads, at most one per core [default: all cores]'
+            cand --threads 'Number of threads, at most one per core [default: all cores]'
+            cand --type 'The type of matrices [default: as they are stored]'
+            cand --dry-run 'Write nothing; print the type of each tensor and the sizes'
+            cand --force 'Replace OUT.gguf if it is there'
+            cand --json 'Print one JSON object'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
         &'kvark;plan'= {
             cand -m 'The model, as a flag'
             cand --model 'The model, as a flag'
@@ -713,6 +736,8 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand exec 'Run any model once on given or random tensors'
             cand export 'Export a model to a .pt2 file with PyTorch'
             cand emit-c 'Write a model as a C program in which every address is fixed'
+            cand quantize 'Make a model smaller: write it as a GGUF file in another quantisation'
+            cand convert 'Write a folder of Hugging Face as a GGUF file'
             cand plan 'Show the memory that a run needs'
             cand show 'Show what a model is: size, context, template, licence, defaults'
             cand inspect 'Show what is in a model file, a snapshot or a prefix file'
@@ -751,6 +776,10 @@ set edit:completion:arg-completer[kvark] = {|@words|
         &'kvark;help;export'= {
         }
         &'kvark;help;emit-c'= {
+        }
+        &'kvark;help;quantize'= {
+        }
+        &'kvark;help;convert'= {
         }
         &'kvark;help;plan'= {
         }

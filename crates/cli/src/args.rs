@@ -96,7 +96,8 @@ impl ModelArgs {
                 .file_stem()
                 .map(|name| name.to_string_lossy().into_owned()),
         };
-        let own = stem(&path).filter(|name| !["model", "decoder"].contains(&&**name));
+        let generic = ["model", "decoder", "model.safetensors.index"];
+        let own = stem(&path).filter(|name| !generic.contains(&&**name));
         let name = own.or_else(|| stem(path.parent()?)).or_else(|| stem(&path));
         let split = name
             .as_deref()

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
     after_help = "Prints one line of numbers per text, in order. Without texts, the lines of standard input are the texts. Embeddings are scaled to unit length, so the dot product of two is \
 their cosine similarity.
 
-MODEL is an encoder (GGUF of the architectures bert and nomic-bert), or a decoder trained for embeddings, of which \
+MODEL is an encoder (GGUF of the architectures bert and nomic-bert, or a folder of a BERT), or a decoder trained for embeddings, of which \
 the last token's hidden state is used. There is no KV cache. --pooling overrides the pooling that the file states.
 
 Examples:

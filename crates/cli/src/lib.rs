@@ -30,6 +30,7 @@ mod positional;
 mod prefix;
 mod prompt;
 mod ps;
+mod quantize;
 mod run;
 mod sampling;
 mod score;
@@ -49,9 +50,9 @@ use std::ffi::OsString;
 
 /// Run language models on your own machine.
 ///
-/// MODEL is a path (.gguf, .pt2, .pte, .onnx, or a folder with genai_config.json), a catalogue name (see `kvark list`),
-/// hf:OWNER/REPO[:QUANT] for a model of the Hugging Face hub, ollama:NAME for one of Ollama on this machine, or an https
-/// address of a GGUF file.
+/// MODEL is a path (.gguf, .pt2, .pte, .onnx, or a folder with config.json or genai_config.json), a catalogue name (see
+/// `kvark list`), hf:OWNER/REPO[:QUANT] for a model of the Hugging Face hub, ollama:NAME for one of Ollama on this machine,
+/// or an https address of a GGUF file.
 /// The default is SmolLM2-135M-Instruct, which is downloaded on first use.
 #[derive(Parser)]
 #[command(
@@ -93,6 +94,8 @@ enum Command {
     Exec(exec::Exec),
     Export(export::Export),
     EmitC(emit_c::EmitC),
+    Quantize(quantize::Quantize),
+    Convert(quantize::Convert),
     Plan(plan::Plan),
     Show(show::Show),
     Inspect(inspect::Inspect),
@@ -222,6 +225,8 @@ fn execute(arguments: &[OsString]) -> anyhow::Result<()> {
         Command::Exec(command) => command.execute(),
         Command::Export(command) => command.execute(),
         Command::EmitC(command) => command.execute(),
+        Command::Quantize(command) => command.execute(),
+        Command::Convert(command) => command.execute(),
         Command::Plan(command) => command.execute(),
         Command::Show(command) => command.execute(),
         Command::Inspect(command) => command.execute(),

@@ -7,6 +7,8 @@ use console::Term;
 use kvark::catalogue::{CatalogueEntry, FileState, MODELS};
 use kvark::hub::{ModelSource, ModelStore, OllamaStore, StoredModel};
 use kvark::model::gguf::Gguf;
+use kvark::model::safetensors::Safetensors;
+use kvark::model::{Format, format_of, genai};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -253,7 +255,7 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
 /// as the file can be read.
 pub(crate) fn facts(path: &Path) -> (Option<String>, Option<usize>) {
     let Ok(file) = Gguf::open(path) else {
-        return (None, None);
+        return folder_facts(path).unwrap_or_default();
     };
     let mut bytes = BTreeMap::new();
     for tensor in &file.tensors {
@@ -269,6 +271,26 @@ pub(crate) fn facts(path: &Path) -> (Option<String>, Option<usize>) {
         .map(str::to_owned);
     let most = || most.map(|(name, _)| name.to_uppercase());
     (stated.or_else(most), context)
+}
+
+/// The same of a folder with safetensors, or of their file.
+fn folder_facts(path: &Path) -> Option<(Option<String>, Option<usize>)> {
+    let path = genai::model_file(path).ok()?;
+    if format_of(&path).ok()? != Format::Safetensors {
+        return None;
+    }
+    let file = Safetensors::open(&path).ok()?;
+    let mut bytes = BTreeMap::new();
+    for tensor in &file.tensors {
+        *bytes.entry(tensor.dtype.name()).or_insert(0) += tensor.data.len();
+    }
+    let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
+    let context = file.config.get("max_position_embeddings");
+    let context = context.and_then(serde_json::Value::as_u64);
+    Some((
+        most.map(|(name, _)| name.to_uppercase()),
+        context.map(|n| n as usize),
+    ))
 }
 
 /// The quantisation that the key `general.file_type` of a GGUF file states, by llama.cpp's numbers.

@@ -79,6 +79,11 @@ impl Facts {
                 let licence = file.metadata.str("general.license").ok().flatten();
                 (Some(tensors.sum()), licence.map(str::to_owned))
             }
+            ModelFile::Safetensors { model, .. } => {
+                let tensors = model.tensors.iter().map(|tensor| tensor.shape.iter());
+                let elements = tensors.map(|sizes| sizes.product::<usize>() as u64);
+                (Some(elements.sum()), None)
+            }
             _ => (None, None),
         };
         let entry = catalogue_entry(&path);

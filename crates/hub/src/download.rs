@@ -152,7 +152,9 @@ fn probe(client: &HubClient, address: &str) -> Result<Probe, Failure> {
     // An empty file has no first byte.
     if answer.status.as_u16() == 416 {
         let url = url::shown(address);
-        return Err(Failure::Final(HubErrorKind::NotGguf { url, start: vec![] }));
+        let kind = kind_of(Path::new(&url::path(address)));
+        let start = vec![];
+        return Err(Failure::Final(HubErrorKind::NotGguf { url, kind, start }));
     }
     answer.check_status()?;
     let range = content_range(&answer);
@@ -236,15 +238,35 @@ fn check(
     }
 }
 
-/// Checks that the file starts as a GGUF file does: servers send error pages with status 200, too.
+/// The kind of a file by its name.
+fn kind_of(path: &Path) -> &'static str {
+    let extension = path.extension().and_then(|e| e.to_str());
+    match extension.map(str::to_ascii_lowercase).as_deref() {
+        Some("json") => "JSON",
+        Some("safetensors") => "safetensors",
+        Some("jinja") => "template",
+        _ => "GGUF",
+    }
+}
+
+/// Checks that the file starts as one of its kind does: servers send error pages with status 200, too.
 fn check_magic(mut file: File, to: &Path, address: &str) -> Result<(), HubError> {
     let mut start = vec![0; 16];
     let n = file.read(&mut start);
     let n = n.map_err(|e| HubError::io("read", to, e))?;
     start.truncate(n);
-    if start.starts_with(b"GGUF") {
+    let kind = kind_of(to);
+    let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
+    let right = match kind {
+        "JSON" => matches!(first, Some(b'{' | b'[')),
+        // The header follows its length.
+        "safetensors" => start.get(8) == Some(&b'{'),
+        "template" => !start.starts_with(b"<!") && !start.starts_with(b"<html"),
+        _ => start.starts_with(b"GGUF"),
+    };
+    if right {
         return Ok(());
     }
     let url = url::shown(address);
-    Err(HubErrorKind::NotGguf { url, start }.into())
+    Err(HubErrorKind::NotGguf { url, kind, start }.into())
 }

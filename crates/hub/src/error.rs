@@ -107,8 +107,10 @@ pub enum HubErrorKind {
         /// What is wrong.
         message: String,
     },
-    /// A repository has no GGUF model.
-    #[error("{repository} has no GGUF model")]
+    /// A repository has no GGUF model and no safetensors with a configuration.
+    #[error(
+        "{repository} has no GGUF model and is no folder with config.json and model.safetensors"
+    )]
     NoGguf {
         /// The repository.
         repository: String,
@@ -159,11 +161,13 @@ pub enum HubErrorKind {
         /// The checksum stated.
         expected: String,
     },
-    /// A downloaded file is not GGUF.
-    #[error("{url} is not a GGUF file: it starts with \"{}\"", start.escape_ascii())]
+    /// A downloaded file is not GGUF, or not the other kind that its name says.
+    #[error("{url} is not a {kind} file: it starts with \"{}\"", start.escape_ascii())]
     NotGguf {
         /// The address.
         url: String,
+        /// The kind that the name says.
+        kind: &'static str,
         /// The first bytes.
         start: Vec<u8>,
     },

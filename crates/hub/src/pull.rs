@@ -4,7 +4,7 @@ use crate::catalogue::{FetchCallback, FetchProgress, FetchStage, ModelStore};
 use crate::client::HubClient;
 use crate::download::{self, RemoteFile};
 use crate::error::{HubError, HubErrorKind};
-use crate::quantisation::{choose, quantisation_of_name};
+use crate::quantisation::{FOLDER, choose, is_folder, quantisation_of_name};
 use crate::reference::ModelRef;
 use crate::stored::{Record, RecordedFile};
 use crate::url;
@@ -74,7 +74,11 @@ impl ModelStore {
                 };
                 let files = client.files(repository, &mut cancelled)?;
                 let files = choose(repository, &files, quantisation.as_deref())?;
-                let label = quantisation_of_name(&files[0].path);
+                let of_folder = is_folder(&files[0]);
+                let label = match of_folder {
+                    true => Some(FOLDER.to_owned()),
+                    false => quantisation_of_name(&files[0].path),
+                };
                 let label = label.unwrap_or_else(|| files[0].path.clone());
                 let folder = self.hub_folder(repository);
                 let remote = files.iter().map(|file| RemoteFile {
@@ -90,7 +94,18 @@ impl ModelStore {
                         is_default: quantisation.is_none(),
                         files: files
                             .iter()
-                            .map(|f| RecordedFile::new(&f.path, Some(f.bytes), f.sha256.clone()))
+                            .map(|f| {
+                                let file =
+                                    RecordedFile::new(&f.path, Some(f.bytes), f.sha256.clone());
+                                match of_folder {
+                                    // Files of a folder stay where they are in it.
+                                    true => RecordedFile {
+                                        name: f.path.clone(),
+                                        ..file
+                                    },
+                                    false => file,
+                                }
+                            })
                             .collect(),
                     },
                 })

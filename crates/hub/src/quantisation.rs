@@ -65,7 +65,43 @@ fn is_model(name: &str) -> bool {
     file.ends_with(".gguf") && !file.contains("mmproj") && !file.contains("imatrix")
 }
 
-/// The files of the model that is asked for, or of the default one: several if it is split.
+/// What asks for the files of a folder instead of a GGUF file.
+pub(crate) const FOLDER: &str = "safetensors";
+/// The files of a folder that stand for its weights, in the order in which they are looked for.
+const WEIGHTS: [&str; 2] = ["model.safetensors.index.json", "model.safetensors"];
+/// Files of a folder beside its weights.
+const SIDECARS: [&str; 6] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "modules.json",
+];
+
+/// The files of a repository that is a folder with a configuration and safetensors, that of the weights first; `None` if it is none.
+fn folder(files: &[RepositoryFile]) -> Option<Vec<RepositoryFile>> {
+    let find = |name: &str| files.iter().find(|file| file.path == name);
+    find("config.json")?;
+    let first = WEIGHTS.iter().find_map(|name| find(name))?;
+    let shard = |path: &str| path.starts_with("model-") && path.ends_with(".safetensors");
+    let sharded = first.path == WEIGHTS[0];
+    let rest = files.iter().filter(|file| {
+        let path = &*file.path;
+        // How an encoder pools is in a folder of its own.
+        let pooling = path.ends_with("_Pooling/config.json");
+        SIDECARS.contains(&path) || pooling || (sharded && shard(path) && !path.contains('/'))
+    });
+    Some(std::iter::once(first).chain(rest).cloned().collect())
+}
+
+/// Whether the file of a chosen model's weights is that of a folder.
+pub(crate) fn is_folder(first: &RepositoryFile) -> bool {
+    WEIGHTS.contains(&&*first.path)
+}
+
+/// The files of the model that is asked for, or of the default one: several if it is split or a folder. Repositories without GGUF
+/// files are folders.
 pub(crate) fn choose(
     repository: &str,
     files: &[RepositoryFile],
@@ -73,6 +109,13 @@ pub(crate) fn choose(
 ) -> Result<Vec<RepositoryFile>, HubError> {
     let mut models: Vec<&RepositoryFile> = files.iter().filter(|f| is_model(&f.path)).collect();
     models.sort_by(|a, b| a.path.cmp(&b.path));
+    let wants_folder = match asked {
+        Some(asked) => asked.eq_ignore_ascii_case(FOLDER),
+        None => models.is_empty(),
+    };
+    if let Some(files) = folder(files).filter(|_| wants_folder) {
+        return Ok(files);
+    }
     let find = |quantisation: &str| {
         let mut found = models.iter();
         found.find(|file| has_quantisation(&file.path, quantisation))
@@ -183,7 +226,10 @@ mod tests {
             "hf:o/r has no GGUF model \"Q4_K\"; it has Q2_K, Q4_0, Q4_K_M, Q6_K"
         );
         let error = chosen(&names[..2], Some("Q4_K_M")).unwrap_err();
-        assert_eq!(error, "hf:o/r has no GGUF model");
+        assert_eq!(
+            error,
+            "hf:o/r has no GGUF model and is no folder with config.json and model.safetensors"
+        );
     }
 
     #[test]
@@ -197,5 +243,47 @@ mod tests {
             chosen(&names[..1], Some("Q8_0")).unwrap_err(),
             "hf:o/r has no file Q8_0/m-00001-of-00002.gguf, a part of the split model"
         );
+    }
+
+    #[test]
+    fn a_repository_without_gguf_files_is_a_folder() {
+        let names = [
+            "README.md",
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "onnx/model.onnx",
+            "original/model-00001-of-00001.safetensors",
+            "tokenizer.json",
+        ];
+        let expected = [
+            "model.safetensors.index.json",
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "tokenizer.json",
+        ];
+        assert_eq!(chosen(&names, None).unwrap(), expected);
+        let encoder = [
+            "1_Pooling/config.json",
+            "config.json",
+            "model.safetensors",
+            "modules.json",
+            "vocab.txt",
+        ];
+        let expected = [
+            "model.safetensors",
+            "1_Pooling/config.json",
+            "config.json",
+            "modules.json",
+        ];
+        assert_eq!(chosen(&encoder, None).unwrap(), expected);
+        // Beside GGUF files it must be asked for.
+        let both = ["config.json", "m-Q4_0.gguf", "model.safetensors"];
+        assert_eq!(chosen(&both, None).unwrap(), ["m-Q4_0.gguf"]);
+        let asked = chosen(&both, Some("safetensors")).unwrap();
+        assert_eq!(asked, ["model.safetensors", "config.json"]);
+        assert!(chosen(&["config.json", "tokenizer.json"], None).is_err());
     }
 }

@@ -16,7 +16,7 @@ pub enum ModelRef {
     Path(PathBuf),
     /// A model of the catalogue.
     Catalogue(&'static CatalogueEntry),
-    /// `hf:OWNER/REPOSITORY[:QUANT]`: a GGUF file of a repository of the hub.
+    /// `hf:OWNER/REPOSITORY[:QUANT]`: a GGUF file of a repository of the hub, or a folder's files if it has none.
     Hub {
         /// `OWNER/REPOSITORY`.
         repository: String,
@@ -104,10 +104,12 @@ impl ModelRef {
     }
 }
 
-/// Whether a path is a model: a folder with `genai_config.json`, or a file that begins as a GGUF file or an archive does.
+/// Whether a path is a model: a folder with `genai_config.json` or `config.json`, or a file that begins as a GGUF file or an archive
+/// does.
 fn is_model(path: &Path) -> bool {
     if path.is_dir() {
-        return path.join("genai_config.json").is_file();
+        let names = ["genai_config.json", "config.json"];
+        return names.iter().any(|name| path.join(name).is_file());
     }
     let mut start = [0; 4];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));

@@ -8,7 +8,7 @@ use crate::catalogue::{FetchCallback, FetchProgress, FileState, ModelStore};
 use crate::download::{self, PartFile, part_path, state_path, unfinished_bytes};
 use crate::error::{HubError, HubErrorKind};
 use crate::quantisation::{has_quantisation, quantisation_of_name};
-use crate::reference::{ModelRef, is_name};
+use crate::reference::{ModelRef, is_file_path, is_name};
 use crate::url;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ pub(crate) struct Record {
 /// A file of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedFile {
-    /// The name in the folder of the record.
+    /// The path in the folder of the record.
     pub(crate) name: String,
     pub(crate) bytes: Option<u64>,
     pub(crate) sha256: Option<String>,
@@ -106,8 +106,7 @@ impl Record {
         let file = |file: &Value| {
             let name = file["name"].as_str()?;
             // A record must not reach files elsewhere.
-            let plain = !name.contains(['/', '\\']) && !name.starts_with('.');
-            plain.then(|| RecordedFile {
+            is_file_path(name).then(|| RecordedFile {
                 name: name.to_owned(),
                 bytes: file["bytes"].as_u64(),
                 sha256: file["sha256"].as_str().map(str::to_owned),
@@ -203,7 +202,8 @@ impl ModelStore {
                 let folder = self.hub_folder(repository);
                 let mut records = Vec::new();
                 walk(&folder, &mut |path| {
-                    records.extend(Record::read(path).map(|r| (path.to_owned(), r)))
+                    let record = is_record(path).then(|| Record::read(path)).flatten();
+                    records.extend(record.map(|r| (path.to_owned(), r)))
                 });
                 records.sort_by(|a, b| a.0.cmp(&b.0));
                 let found = records.into_iter().find(|(path, record)| {
@@ -352,6 +352,11 @@ impl ModelStore {
                 }
                 _ => {}
             }
+            // A folder's files may be in folders of their own; those with other files stay.
+            let own = file
+                .parent()
+                .filter(|own| Some(*own) != model.path.parent());
+            let _ = own.map(fs::remove_dir);
         }
         if model.source != ModelSource::Stray {
             let record = Record::path_of(&model.path);
@@ -442,7 +447,8 @@ fn complete(found: Option<(PathBuf, Record)>) -> Option<PathBuf> {
 /// Whether a file can be the record of a model, by its name.
 fn is_record(path: &Path) -> bool {
     let name = path.to_string_lossy().to_ascii_lowercase();
-    name.ends_with(".gguf.json")
+    let ends = [".gguf.json", ".safetensors.json", ".index.json.json"];
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 /// Calls `each` with every file below a folder.

@@ -634,6 +634,49 @@ fn quantisations_and_split_models_of_a_repository() {
 }
 
 #[test]
+fn a_repository_without_gguf_files_is_downloaded_as_a_folder() {
+    let mut weights = file(20);
+    weights[..10].copy_from_slice(b"\x02\0\0\0\0\0\0\0{}");
+    let files: [(&str, &[u8]); 4] = [
+        ("1_Pooling/config.json", b"{}"),
+        ("config.json", b"{\"model_type\": \"bert\"}"),
+        ("model.safetensors", &weights),
+        ("vocab.txt", b"[PAD]"),
+    ];
+    let server = Server::start(REPOSITORY, &files);
+    let (home, client) = (Home::new(), client(&server));
+    let path = home.pull(&client, &reference()).unwrap();
+    assert!(path.ends_with("owner/model/model.safetensors"), "{path:?}");
+    assert!(std::fs::read(&path).unwrap() == weights);
+    assert!(
+        path.with_file_name("1_Pooling")
+            .join("config.json")
+            .is_file()
+    );
+    assert!(!path.with_file_name("vocab.txt").exists());
+    for asked in ["hf:owner/model", "hf:owner/model:safetensors"] {
+        let reference: ModelRef = asked.parse().unwrap();
+        assert_eq!(home.store.stored(&reference).as_deref(), Some(&*path));
+    }
+    home.check_nothing_is_hidden();
+    let model = home.store.find_stored("hf:owner/model").unwrap();
+    assert_eq!(model.name, "hf:owner/model:safetensors");
+    home.store.remove_stored(&model).unwrap();
+    assert!(home.store.stored_models().is_empty());
+    assert!(!path.with_file_name("1_Pooling").exists());
+
+    // An error page in the place of a file is no model.
+    let page: [(&str, &[u8]); 2] = [
+        ("config.json", b"<!DOCTYPE html>"),
+        ("model.safetensors", &weights),
+    ];
+    let server = Server::start(REPOSITORY, &page);
+    let client = self::client(&server);
+    let error = home.pull(&client, &reference()).unwrap_err().to_string();
+    assert!(error.contains("config.json is not a JSON file"), "{error}");
+}
+
+#[test]
 fn addresses_are_downloaded_as_they_are() {
     let (bytes, other) = (file(20), file(21));
     let files: [(&str, &[u8]); 3] = [

@@ -8,7 +8,7 @@ use graph::{Graph, Value};
 
 use crate::by_shape::ShapedMethod;
 use crate::error::{ImportError, ImportErrorDetail};
-use crate::genai::{self, GenAi, SidecarFiles};
+use crate::genai::{self, GenAi, SearchOptions, SidecarFiles};
 use crate::gguf::{self, Gguf};
 use crate::lowered::{DraftHead, FeatureLayers, ImportOptions, LoweredModel, Method};
 use crate::model_description::ModelDescription;
@@ -60,8 +60,13 @@ pub enum ModelFile {
         /// Sidecar files.
         sidecars: Box<SidecarFiles>,
     },
-    /// A safetensors file with its configuration: a draft head.
-    Safetensors(Safetensors),
+    /// A safetensors file, or several of one index, with their configuration: a folder of Hugging Face, or a draft head.
+    Safetensors {
+        /// The tensors and the configuration.
+        model: Safetensors,
+        /// Sidecar files.
+        sidecars: Box<SidecarFiles>,
+    },
 }
 
 impl ModelFile {
@@ -72,7 +77,7 @@ impl ModelFile {
             ModelFile::Pt2(_) => Format::Pt2,
             ModelFile::Pte { .. } => Format::Pte,
             ModelFile::Onnx { .. } => Format::Onnx,
-            ModelFile::Safetensors(_) => Format::Safetensors,
+            ModelFile::Safetensors { .. } => Format::Safetensors,
         }
     }
 }
@@ -89,7 +94,7 @@ pub enum Format {
     Pte,
     /// The Open Neural Network Exchange.
     Onnx,
-    /// Hugging Face's file of named tensors; draft heads only.
+    /// Hugging Face's files of named tensors.
     Safetensors,
 }
 
@@ -145,7 +150,7 @@ impl Artifact {
             ModelFile::Onnx { model, sidecars } => {
                 onnx::lower(model, sidecars.genai.as_ref(), options)?
             }
-            ModelFile::Safetensors(file) => safetensors::lower(file, options)?,
+            ModelFile::Safetensors { model, .. } => safetensors::lower(model, options)?,
         };
         Ok(Artifact {
             name,
@@ -210,7 +215,7 @@ impl Artifact {
             }
             ModelFile::Pt2(file) => pt2::specialise(file, &method.name, shapes),
             ModelFile::Pte { program, .. } => pte::specialise(program, &method.name, shapes),
-            ModelFile::Gguf(_) | ModelFile::Safetensors(_) => {
+            ModelFile::Gguf(_) | ModelFile::Safetensors { .. } => {
                 let what = format!(
                     "a {} file lowered for given shapes",
                     self.file.format().name()
@@ -298,6 +303,16 @@ impl Artifact {
         Ok(())
     }
 
+    /// The default sampling options that files beside the model state.
+    pub fn search(&self) -> Option<&SearchOptions> {
+        match &self.file {
+            ModelFile::Onnx { sidecars, .. } | ModelFile::Safetensors { sidecars, .. } => {
+                sidecars.search.as_ref()
+            }
+            _ => None,
+        }
+    }
+
     /// The GenAI configuration next to the model file; only ONNX models have one.
     pub fn genai(&self) -> Option<&GenAi> {
         match &self.file {
@@ -315,7 +330,7 @@ pub fn open(path: &Path) -> Result<Artifact, ImportError> {
 /// Imports the model at `path` with the given options.
 ///
 /// The format is detected by the file's first bytes, or else by its extension; a folder stands for the model that its
-/// `genai_config.json` names, or for its `model.safetensors`.
+/// `genai_config.json` names, or for its safetensors files.
 pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, ImportError> {
     let path = &genai::model_file(path)?;
     let import = || {
@@ -335,7 +350,10 @@ pub fn open_with(path: &Path, options: &ImportOptions) -> Result<Artifact, Impor
                 }
                 ModelFile::Onnx { model, sidecars }
             }
-            Format::Safetensors => ModelFile::Safetensors(Safetensors::open(path)?),
+            Format::Safetensors => ModelFile::Safetensors {
+                model: Safetensors::open(path)?,
+                sidecars: Box::new(SidecarFiles::of_checkpoint(path)?),
+            },
         };
         Artifact::from_file(file, options)
     };
@@ -371,6 +389,9 @@ fn detect_format(path: &Path, bytes: &[u8]) -> Result<Format, ImportError> {
     let is = |format: Format| extension.is_some_and(|e| e.eq_ignore_ascii_case(format.name()));
     if let Some(format) = format_of_bytes(bytes) {
         return Ok(format);
+    }
+    if safetensors::index::is_index(path) {
+        return Ok(Format::Safetensors);
     }
     let formats = [
         Format::Gguf,

@@ -67,6 +67,8 @@ pub(crate) enum ImportErrorDetail {
     UnknownFormat { known: &'static str },
     #[error("architecture {name:?} is not supported; supported architectures are {known}")]
     UnknownArchitecture { name: String, known: String },
+    #[error("model_type {name:?} is not supported; supported types are {known}")]
+    UnknownModelType { name: String, known: String },
     #[error("{what} {reason}")]
     Malformed { what: String, reason: String },
     #[error("the program has unsupported ops: {ops}")]
@@ -113,7 +115,8 @@ impl ImportError {
             },
             ImportErrorDetail::Graph(_) => K::Graph,
             ImportErrorDetail::UnknownFormat { .. } => K::UnknownFormat,
-            ImportErrorDetail::UnknownArchitecture { .. } => K::UnknownArchitecture,
+            ImportErrorDetail::UnknownArchitecture { .. }
+            | ImportErrorDetail::UnknownModelType { .. } => K::UnknownArchitecture,
             ImportErrorDetail::Malformed { .. } => K::Malformed,
             ImportErrorDetail::UnknownOps { .. } => K::UnknownOp,
             ImportErrorDetail::Op { .. } => K::Node,
@@ -165,12 +168,25 @@ impl ImportError {
         matches!(*self.problem, ImportErrorDetail::OnData { .. })
     }
 
+    /// The error with the name that `find` gives to the tensor that it names.
+    pub(crate) fn rename_tensor(mut self, find: impl Fn(&str) -> Option<String>) -> ImportError {
+        if let ImportErrorDetail::MissingTensor { name }
+        | ImportErrorDetail::Shape { name, .. }
+        | ImportErrorDetail::DType { name, .. }
+        | ImportErrorDetail::UnusedTensor { name, .. } = &mut *self.problem
+            && let Some(found) = find(name)
+        {
+            *name = found;
+        }
+        self
+    }
+
     pub(crate) fn in_file(mut self, path: &Path) -> ImportError {
         // These errors name their file already.
         let named = match &*self.problem {
             ImportErrorDetail::Map(_) => true,
             ImportErrorDetail::Gguf(error) => error.names_file(),
-            _ => false,
+            _ => self.path.is_some(),
         };
         if !named {
             self.path = Some(path.to_owned());

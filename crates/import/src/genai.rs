@@ -80,6 +80,30 @@ pub struct SearchOptions {
     pub max_length: Option<usize>,
 }
 
+impl SearchOptions {
+    /// The options of a `generation_config.json`.
+    fn of_generation_config(bytes: &[u8]) -> Result<SearchOptions, ImportError> {
+        let json: Value = serde_json::from_slice(bytes).map_err(|error| {
+            ImportError::malformed(
+                "generation_config.json",
+                format!("is not valid JSON: {error}"),
+            )
+        })?;
+        SearchOptions::read(&JsonObject::of(Some(&json), "generation_config.json"))
+    }
+
+    fn read(search: &JsonObject<'_>) -> Result<SearchOptions, ImportError> {
+        Ok(SearchOptions {
+            do_sample: search.flag("do_sample")?,
+            temperature: search.number("temperature")?,
+            top_k: search.size("top_k")?,
+            top_p: search.number("top_p")?,
+            repetition_penalty: search.number("repetition_penalty")?,
+            max_length: search.size("max_length")?,
+        })
+    }
+}
+
 impl Default for DecoderNames {
     /// GenAI's own defaults.
     fn default() -> DecoderNames {
@@ -170,14 +194,7 @@ impl GenAi {
             pad: model.ids("pad_token_id")?.first().copied(),
             head_size: decoder.size("head_size")?,
             names,
-            search: SearchOptions {
-                do_sample: search.flag("do_sample")?,
-                temperature: search.number("temperature")?,
-                top_k: search.size("top_k")?,
-                top_p: search.number("top_p")?,
-                repetition_penalty: search.number("repetition_penalty")?,
-                max_length: search.size("max_length")?,
-            },
+            search: SearchOptions::read(&search)?,
             not_honoured,
         })
     }
@@ -320,9 +337,26 @@ pub struct SidecarFiles {
     pub generation_config: Option<Bytes>,
     /// The chat template, if it is a separate file.
     pub chat_template: Option<Bytes>,
+    /// Default sampling options of `genai_config.json` or `generation_config.json`.
+    pub search: Option<SearchOptions>,
 }
 
 impl SidecarFiles {
+    /// Finds the sidecar files of a model of Hugging Face, whose `config.json` says which tokens end a text if there is no
+    /// `generation_config.json`.
+    pub fn of_checkpoint(path: &Path) -> Result<SidecarFiles, ImportError> {
+        let mut files = SidecarFiles::find(path)?;
+        files.search = match &files.generation_config {
+            Some(bytes) => Some(SearchOptions::of_generation_config(bytes)?),
+            None => None,
+        };
+        let config = path.with_file_name("config.json");
+        if files.generation_config.is_none() && config.is_file() {
+            files.generation_config = Some(Bytes::map(&config)?);
+        }
+        Ok(files)
+    }
+
     /// Finds the sidecar files of the model at `path`.
     pub fn find(path: &Path) -> Result<SidecarFiles, ImportError> {
         let mut folder = path.parent().unwrap_or(Path::new(""));
@@ -348,6 +382,7 @@ impl SidecarFiles {
             None => file("generation_config.json")?,
         };
         Ok(SidecarFiles {
+            search: genai.as_ref().map(|config| config.search.clone()),
             genai,
             tokenizer: file("tokenizer.json")?,
             tokenizer_config: file("tokenizer_config.json")?,
@@ -357,16 +392,18 @@ impl SidecarFiles {
     }
 }
 
-/// Resolves a GenAI folder, or a folder with `model.safetensors`, to its model file; other paths are returned unchanged.
+/// Resolves a folder of GenAI or of Hugging Face to its model file, or to the index of its files; other paths are returned
+/// unchanged.
 pub fn model_file(path: &Path) -> Result<PathBuf, ImportError> {
     if !path.is_dir() {
         return Ok(path.to_owned());
     }
     if !path.join(CONFIG).is_file() {
-        if let Some(file) = Safetensors::in_folder(path) {
+        if let Some(file) = Safetensors::in_folder(path)? {
             return Ok(file);
         }
-        let error = ImportError::malformed("the folder", format!("has no {CONFIG}"));
+        let reason = format!("has no {CONFIG} and no config.json with weights");
+        let error = ImportError::malformed("the folder", reason);
         return Err(error.in_file(path));
     }
     Ok(path.join(GenAi::open(path)?.filename))

@@ -13,6 +13,7 @@
 mod artifact;
 mod by_shape;
 mod cache_configs;
+pub mod checkpoint;
 mod const_eval;
 mod eagle3;
 mod error;

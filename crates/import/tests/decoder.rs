@@ -9,7 +9,8 @@ use std::sync::Arc;
 use backend::reference::Reference;
 use backend::{Backend, Runnable};
 use graph::Value;
-use import::{Artifact, ImportOptions};
+use import::gguf::QuantisePlan;
+use import::{Artifact, ImportOptions, ModelFile};
 use kv::{CacheConfig, CacheRegistry, CacheSession, Cells, KvStorage, make_seq_session};
 use plain::Plain;
 
@@ -26,25 +27,57 @@ struct Fixture {
     logits: Vec<f32>,
 }
 
+/// GGUF files, and folders of Hugging Face.
 fn fixtures() -> Vec<Fixture> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decoder");
-    let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
-    let mut paths: Vec<PathBuf> = entries
-        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let entries = |kind: &str| fs::read_dir(folder.join(kind)).unwrap();
+    let entries = entries("decoder").chain(entries("folder"));
+    let paths = entries.map(|e| e.unwrap().path());
+    let mut paths: Vec<PathBuf> = paths
+        .filter(|p| p.extension().is_some_and(|e| e == "gguf") || p.join("expected.json").is_file())
         .collect();
     paths.sort();
-    paths.iter().map(|path| fixture(path)).collect()
+    let all = paths.iter().map(|path| fixture(path));
+    let folders = paths.iter().filter(|path| path.is_dir());
+    all.chain(folders.map(|path| converted(path))).collect()
+}
+
+/// The GGUF file that a folder is written as.
+fn converted(folder: &Path) -> Fixture {
+    let own = fixture(folder);
+    let ModelFile::Safetensors { model, .. } = &own.artifact.file else {
+        panic!("{} is a folder", own.name);
+    };
+    let checkpoint = import::checkpoint::translate(model).unwrap();
+    let plan = QuantisePlan::new(&checkpoint.file, None, false);
+    let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", own.name));
+    let file = format!("kvark-{}-{}.gguf", own.name, std::process::id());
+    // Tests run at once.
+    let thread = format!("{:?}", std::thread::current().id());
+    let path = std::env::temp_dir().join(thread.replace(['(', ')'], "") + &file);
+    plan.write(&path, vec![], 2, &mut |_| true).unwrap();
+    let artifact = import::open(&path).unwrap_or_else(|error| panic!("{}: {error}", own.name));
+    fs::remove_file(path).unwrap();
+    Fixture {
+        name: format!("{}, converted", own.name),
+        artifact,
+        ..own
+    }
 }
 
 fn fixture(path: &Path) -> Fixture {
-    let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let (name, truth) = match path.is_dir() {
+        true => (path.file_name(), path.join("expected.json")),
+        false => (path.file_stem(), path.with_extension("json")),
+    };
+    let name = name.unwrap().to_str().unwrap().to_owned();
     // Its sequence is within the original context, where LongRoPE uses the other factors.
     let options = ImportOptions {
         context_length: (name == "phi3_shortrope").then_some(32),
         ..ImportOptions::default()
     };
-    let artifact = import::open_with(path, &options).unwrap();
-    let text = fs::read_to_string(path.with_extension("json")).unwrap();
+    let artifact = import::open_with(path, &options).unwrap_or_else(|error| panic!("{error}"));
+    let text = fs::read_to_string(truth).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let numbers = |value: &serde_json::Value| -> Vec<f64> {
         let list = value.as_array().unwrap().iter();
@@ -103,7 +136,7 @@ impl Fixture {
 #[test]
 fn the_reference_backend_agrees_with_transformers() {
     let fixtures = fixtures();
-    assert!(fixtures.len() >= 80);
+    assert!(fixtures.len() >= 160);
     for fixture in &fixtures {
         for sizes in STEPS {
             let (mut runnable, session) = fixture.runnable();

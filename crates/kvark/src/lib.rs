@@ -42,7 +42,7 @@ pub mod model {
         safetensors,
     };
     pub use ::runtime::{
-        Model, OpenOptions, mtp_head, open_artifact, open_artifact_with, open_tokenizer,
+        GgufSource, Model, OpenOptions, mtp_head, open_artifact, open_artifact_with, open_tokenizer,
     };
 }
 

@@ -28,6 +28,9 @@ pub enum RuntimeErrorKind {
     /// A step failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The model has a format whose models are not written as GGUF.
+    #[error("a model of the format {0} cannot be written as GGUF")]
+    NotGguf(&'static str),
     /// The model has no method of this name.
     #[error("the model has no method {0:?}")]
     UnknownMethod(String),

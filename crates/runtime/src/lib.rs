@@ -11,6 +11,7 @@ mod error;
 mod fingerprint;
 mod generation;
 mod generator;
+mod gguf_source;
 mod inference;
 mod memory;
 mod model;
@@ -39,6 +40,7 @@ pub use embed::{EmbedOptions, Embedder, Embedding};
 pub use error::{RuntimeError, RuntimeErrorKind};
 pub use generation::{FinishReason, GenerateEvent, GenerateOptions, GenerateOutput, Timings};
 pub use generator::{Generator, PausedGeneration, generate};
+pub use gguf_source::GgufSource;
 pub use inference::{
     InferenceOptions, InferenceSession, MAX_SHAPES, RandomInputs, ScatterDecoder, SessionCopies,
     TensorDim, TensorInfo,

@@ -140,13 +140,12 @@ impl Model {
         *self.fingerprint.get_or_init(|| fingerprint(artifact))
     }
 
-    /// The default sampler options: those of the model's configuration, if it has one.
+    /// The default sampler options: those of `genai_config.json` or `generation_config.json` beside the model, if there is one.
     pub fn default_sampling(&self) -> SamplerOptions {
         let defaults = SamplerOptions::default();
-        let Some(config) = self.artifact.genai() else {
+        let Some(search) = self.artifact.search() else {
             return defaults;
         };
-        let search = &config.search;
         SamplerOptions {
             temperature: match search.do_sample {
                 Some(false) => 0.0,

@@ -25,10 +25,10 @@ impl<'a> TokenizerSource<'a> {
         match &artifact.file {
             ModelFile::Gguf(file) => TokenizerSource::Gguf(&file.metadata),
             ModelFile::Pt2(file) => TokenizerSource::Pt2(&file.extra),
-            ModelFile::Safetensors(_) => TokenizerSource::None,
-            ModelFile::Onnx { sidecars, .. } | ModelFile::Pte { sidecars, .. } => {
-                TokenizerSource::Sidecar(sidecars)
-            }
+            ModelFile::Safetensors { .. } if artifact.draft_head.is_some() => TokenizerSource::None,
+            ModelFile::Safetensors { sidecars, .. }
+            | ModelFile::Onnx { sidecars, .. }
+            | ModelFile::Pte { sidecars, .. } => TokenizerSource::Sidecar(sidecars),
         }
     }
 
@@ -39,7 +39,9 @@ impl<'a> TokenizerSource<'a> {
     ) -> Result<T, ImportError> {
         let path = &genai::model_file(path)?;
         Ok(match import::format_of(path)? {
-            Format::Safetensors => ask(&TokenizerSource::None),
+            Format::Safetensors => ask(&TokenizerSource::Sidecar(&SidecarFiles::of_checkpoint(
+                path,
+            )?)),
             Format::Pt2 => ask(&TokenizerSource::Pt2(&Pt2::open(path)?.extra)),
             Format::Onnx | Format::Pte => {
                 ask(&TokenizerSource::Sidecar(&SidecarFiles::find(path)?))
@@ -53,7 +55,15 @@ impl<'a> TokenizerSource<'a> {
     /// # Errors
     /// Why the file has no usable tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer, TextError> {
-        Tokenizer::new(match self {
+        Tokenizer::new(self.vocab()?)
+    }
+
+    /// The vocabulary.
+    ///
+    /// # Errors
+    /// Why the file has no usable one.
+    pub(crate) fn vocab(&self) -> Result<Vocab, TextError> {
+        Ok(match self {
             TokenizerSource::Gguf(metadata) => Vocab::from_source(&GgufSource(metadata))?,
             TokenizerSource::Pt2(extra) => match (&extra.ggml_tokenizer, &extra.tokenizer) {
                 (Some(keys), _) => Vocab::from_source(&JsonMetadata::parse(keys)?)?,
@@ -77,8 +87,19 @@ impl<'a> TokenizerSource<'a> {
         &self,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<ChatTemplate, TextError> {
+        compile_template(
+            &self.template_text()?.ok_or(TextError::NoTemplate)?,
+            tokenizer,
+        )
+    }
+
+    /// The text of the chat template, if there is one.
+    ///
+    /// # Errors
+    /// If a file that may have it cannot be read.
+    pub(crate) fn template_text(&self) -> Result<Option<String>, TextError> {
         const KEY: &str = "tokenizer.chat_template";
-        let source = match self {
+        Ok(match self {
             TokenizerSource::Gguf(metadata) => GgufSource(metadata).string(KEY),
             TokenizerSource::Pt2(extra) => match &extra.ggml_tokenizer {
                 Some(keys) => JsonMetadata::parse(keys)?.string(KEY),
@@ -86,8 +107,7 @@ impl<'a> TokenizerSource<'a> {
             },
             TokenizerSource::Sidecar(files) => sidecar_files(files).chat_template()?,
             TokenizerSource::None => None,
-        };
-        compile_template(&source.ok_or(TextError::NoTemplate)?, tokenizer)
+        })
     }
 }
 

@@ -74,6 +74,7 @@ pub use tokenizer::{
     AlgorithmTables, EncodeOptions, MergeRow, Tokenizer, TokenizerTables, TrieEdge,
 };
 pub use utf8::Utf8Stream;
+pub use vocab::gguf_keys::KeyValue;
 pub use vocab::hugging_face::HuggingFaceFiles;
 pub use vocab::json_metadata::JsonMetadata;
 pub use vocab::source::VocabSource;

@@ -1,5 +1,6 @@
 //! `Vocab`: the vocabulary of a model file as plain data.
 
+pub(crate) mod gguf_keys;
 pub(crate) mod hugging_face;
 pub(crate) mod json_metadata;
 pub(crate) mod source;

@@ -33,11 +33,22 @@ pub struct BlockFormat {
     pub nibbles_at: Option<usize>,
     /// Reads a block of `bytes` bytes. Numbers that the format does not have are left as they are.
     pub unpack: fn(&[u8], &mut QuantBlock),
+    /// How blocks are written, for formats that weights are encoded in.
+    pub pack: Option<Pack>,
     /// Statements that read element `e` of the block at `b` into `q.code`, `q.scale` and `q.min`, in the common subset of C
     /// and CUDA C++. They may call `half_at`, `u16_at` and `u32_at`, and read [`grid`](Self::grid).
     pub element: &'static str,
     /// A table of 16-bit numbers that the statements read as `NAME_grid`; empty if there is none.
     pub grid: &'static [u16],
+}
+
+/// Writes blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Pack {
+    /// The smallest and the largest factor of a group of a two-level format; factors of mins begin at 0.
+    pub scales: [i32; 2],
+    /// Writes the numbers that [`unpack`](BlockFormat::unpack) reads to `bytes` bytes.
+    pub write: fn(&QuantBlock, &mut [u8]),
 }
 
 /// How codes become values.
@@ -96,6 +107,7 @@ impl BlockFormat {
         mins: false,
         nibbles_at: None,
         unpack: |_, _| {},
+        pack: None,
         element: "",
         grid: &[],
     };
@@ -197,6 +209,18 @@ pub fn half_to_f32(bits: u16) -> f32 {
     let not_finite = 0x7f80_0000 | rest << 13;
     let magnitude = if rest < 0x7c00 { finite } else { not_finite };
     f32::from_bits(sign | magnitude)
+}
+
+/// Writes an f16 at byte `at`.
+pub(super) fn put_half(block: &mut [u8], at: usize, x: f32) {
+    block[at..at + 2].copy_from_slice(&half::f16::from_f32(x).to_le_bytes());
+}
+
+/// The inverse of [`nibbles`].
+pub(super) fn put_nibbles(codes: &[u8], bytes: &mut [u8]) {
+    for (i, byte) in bytes[..16].iter_mut().enumerate() {
+        *byte = codes[i] & 15 | codes[16 + i] << 4;
+    }
 }
 
 /// Sixteen low nibbles, then sixteen high nibbles.

@@ -1,6 +1,6 @@
 //! Four-bit formats whose codes index a fixed table of unevenly spaced values.
 
-use super::format::{BlockFormat, Codes, half_at, nibbles};
+use super::format::{BlockFormat, Codes, Pack, half_at, nibbles, put_half, put_nibbles};
 
 /// The values of the sixteen codes.
 const VALUES: [i8; 16] = [
@@ -17,6 +17,13 @@ pub const IQ4_NL: BlockFormat = BlockFormat {
         out.scale = half_at(b, 0);
         nibbles(&b[2..], &mut out.codes);
     },
+    pack: Some(Pack {
+        scales: [1, 1],
+        write: |block, out| {
+            put_half(out, 0, block.scale);
+            put_nibbles(&block.codes, &mut out[2..]);
+        },
+    }),
     element: "
     q.scale = half_at(b);
     q.code = b[2 + e % 16] >> (e / 16 * 4) & 15;",
@@ -41,6 +48,21 @@ pub const IQ4_XS: BlockFormat = BlockFormat {
             nibbles(&b[8 + run * 16..], &mut out.codes[run * 32..]);
         }
     },
+    pack: Some(Pack {
+        scales: [-32, 31],
+        write: |block, out| {
+            put_half(out, 0, block.scale);
+            out[2..8].fill(0);
+            let mut high = 0u16;
+            for run in 0..8 {
+                let scale = (block.scales[run] + 32) as u8;
+                out[4 + run / 2] |= (scale & 15) << (run % 2 * 4);
+                high |= u16::from(scale >> 4) << (2 * run);
+                put_nibbles(&block.codes[run * 32..], &mut out[8 + run * 16..]);
+            }
+            out[2..4].copy_from_slice(&high.to_le_bytes());
+        },
+    }),
     element: "
     int run = e / 32;
     int low = b[4 + run / 2] >> (run % 2 * 4) & 15, high = u16_at(b + 2) >> (2 * run) & 3;

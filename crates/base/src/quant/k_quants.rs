@@ -4,7 +4,7 @@
 //! `q6_k` are planes: bits `2j` and `2j + 1` of byte `l` of a 32-byte run belong to element `32j + l` of its
 //! half of the super-block.
 
-use super::format::{BlockFormat, Codes, QuantBlock, half_at};
+use super::format::{BlockFormat, Codes, Pack, QuantBlock, half_at, put_half};
 
 /// `scales: [(u4, u4); 16], codes: [u2; 256], d: f16, dmin: f16`; the element is `d * scale * code - dmin * min`.
 pub const Q2_K: BlockFormat = BlockFormat {
@@ -25,6 +25,21 @@ pub const Q2_K: BlockFormat = BlockFormat {
             }
         }
     },
+    pack: Some(Pack {
+        scales: [0, 15],
+        write: |block, out| {
+            put_half(out, 80, block.scale);
+            put_half(out, 82, -block.min);
+            out[16..80].fill(0);
+            for group in 0..16 {
+                out[group] = block.scales[group] as u8 & 15 | (block.mins[group] as u8) << 4;
+                let (at, shift) = plane(group);
+                for i in 0..16 {
+                    out[16 + at + i] |= (block.codes[group * 16 + i] & 3) << shift;
+                }
+            }
+        },
+    }),
     element: "
     int group = e / 16;
     q.scale = half_at(b + 80) * (float)(b[group] & 15);
@@ -56,6 +71,24 @@ pub const Q3_K: BlockFormat = BlockFormat {
             }
         }
     },
+    pack: Some(Pack {
+        scales: [-32, 31],
+        write: |block, out| {
+            put_half(out, 108, block.scale);
+            out[..108].fill(0);
+            for group in 0..16 {
+                let scale = (block.scales[group] + 32) as u8;
+                out[96 + group % 8] |= (scale & 15) << (group / 8 * 4);
+                out[104 + group % 4] |= (scale >> 4) << (group / 4 * 2);
+                let (at, shift) = plane(group);
+                for i in 0..16 {
+                    let code = block.codes[group * 16 + i];
+                    out[group % 2 * 16 + i] |= (code >> 2 & 1) << (group / 2);
+                    out[32 + at + i] |= (code & 3) << shift;
+                }
+            }
+        },
+    }),
     element: "
     int group = e / 16;
     int low = b[96 + group % 8] >> (group / 8 * 4) & 15, high = b[104 + group % 4] >> (group / 4 * 2) & 3;
@@ -99,6 +132,19 @@ pub const Q4_K: BlockFormat = BlockFormat {
             }
         }
     },
+    pack: Some(Pack {
+        scales: [0, 63],
+        write: |block, out| {
+            put_scales_and_mins(block, out);
+            for group in 0..8 {
+                let (at, shift) = (16 + group / 2 * 32, group % 2 * 4);
+                for i in 0..32 {
+                    let code = block.codes[group * 32 + i] << shift;
+                    out[at + i] = if shift == 0 { code } else { out[at + i] | code };
+                }
+            }
+        },
+    }),
     element: concat!(
         scale_and_min!(),
         "
@@ -124,6 +170,21 @@ pub const Q5_K: BlockFormat = BlockFormat {
             }
         }
     },
+    pack: Some(Pack {
+        scales: [0, 63],
+        write: |block, out| {
+            put_scales_and_mins(block, out);
+            out[16..].fill(0);
+            for group in 0..8 {
+                let (at, shift) = (48 + group / 2 * 32, group % 2 * 4);
+                for i in 0..32 {
+                    let code = block.codes[group * 32 + i];
+                    out[16 + i] |= (code >> 4 & 1) << group;
+                    out[at + i] |= (code & 15) << shift;
+                }
+            }
+        },
+    }),
     element: concat!(
         scale_and_min!(),
         "
@@ -154,6 +215,24 @@ pub const Q6_K: BlockFormat = BlockFormat {
             }
         }
     },
+    pack: Some(Pack {
+        scales: [-128, 127],
+        write: |block, out| {
+            put_half(out, 208, block.scale);
+            out[..192].fill(0);
+            for group in 0..16 {
+                out[192 + group] = block.scales[group] as u8;
+                let (high_at, high_shift) = plane(group);
+                let low_at = group / 8 * 64 + group % 4 * 16;
+                let low_shift = group % 8 / 4 * 4;
+                for i in 0..16 {
+                    let code = block.codes[group * 16 + i];
+                    out[128 + high_at + i] |= (code >> 4) << high_shift;
+                    out[low_at + i] |= (code & 15) << low_shift;
+                }
+            }
+        },
+    }),
     element: "
     int group = e / 16;
     q.scale = half_at(b + 208) * (float)(signed char)b[192 + group];
@@ -176,6 +255,19 @@ fn scales_and_mins(b: &[u8], out: &mut QuantBlock) {
         out.mins[i] = (min & 63) as i8;
         out.scales[4 + i] = ((both & 15) | (scale >> 6) << 4) as i8;
         out.mins[4 + i] = (both >> 4 | (min >> 6) << 4) as i8;
+    }
+}
+
+/// The inverse of [`scales_and_mins`].
+fn put_scales_and_mins(block: &QuantBlock, b: &mut [u8]) {
+    put_half(b, 0, block.scale);
+    put_half(b, 2, -block.min);
+    for i in 0..4 {
+        let [scale, min] = [block.scales[i], block.mins[i]].map(|x| x as u8);
+        let [high_scale, high_min] = [block.scales[4 + i], block.mins[4 + i]].map(|x| x as u8);
+        b[4 + i] = scale | high_scale >> 4 << 6;
+        b[8 + i] = min | high_min >> 4 << 6;
+        b[12 + i] = high_scale & 15 | high_min << 4;
     }
 }
 

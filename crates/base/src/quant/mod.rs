@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod encode;
 mod format;
 mod iq2_xxs;
 mod iq4;
@@ -25,7 +26,8 @@ mod mxfp4;
 use crate::DType;
 
 pub use device::Dialect;
-pub use format::{BlockFormat, Codes, MAX_LEN, QuantBlock, half_to_f32};
+pub use encode::{can_quantise, mean_squared_error, quantise};
+pub use format::{BlockFormat, Codes, MAX_LEN, Pack, QuantBlock, half_to_f32};
 pub use iq2_xxs::IQ2_XXS;
 pub use iq4::{IQ4_NL, IQ4_XS};
 pub use k_quants::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};

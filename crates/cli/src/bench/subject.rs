@@ -25,6 +25,10 @@ impl Subject {
                 let all = file.tensors.iter().map(|tensor| tensor.len() as u64);
                 Some(all.sum())
             }
+            ModelFile::Safetensors { model, .. } => {
+                let tensors = model.tensors.iter().map(|tensor| tensor.shape.iter());
+                Some(tensors.map(|sizes| sizes.product::<usize>() as u64).sum())
+            }
             _ => None,
         };
         Ok(Subject {

@@ -62,7 +62,7 @@ impl Contents {
                 ModelFile::Pt2(file) => Contents::of_pt2(file),
                 ModelFile::Pte { program, .. } => Contents::of_pte(program),
                 ModelFile::Onnx { model, .. } => Contents::of_onnx(model),
-                ModelFile::Safetensors(file) => Contents::of_safetensors(file),
+                ModelFile::Safetensors { model, .. } => Contents::of_safetensors(model),
             });
         }
         Ok(match kvark::model::format_of(path)? {

@@ -36,6 +36,7 @@ fn texts_become_lines_and_json() {
     let texts: Vec<&str> = truth.iter().map(|t| t["text"].as_str().unwrap()).collect();
     let file = &*folder.file("texts", texts.join("\n") + "\n");
     let named = [&["embed", model], &texts[..]].concat();
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/fixtures/encoder/bert");
     let flagged = [&["embed", "-m", model], &texts[..], &["-t", "1"]].concat();
     let lines = folder.run(&named).ok();
     assert_eq!(lines.lines().count(), texts.len());
@@ -44,6 +45,9 @@ fn texts_become_lines_and_json() {
         near(&found, &truth["mean"]);
     }
     assert_eq!(folder.run(&flagged).ok(), lines);
+    // The same model as a folder of Hugging Face, with its tokenizer.
+    let of_folder = [&["embed", own.to_str().unwrap()], &texts[..]].concat();
+    assert_eq!(folder.run(&of_folder).ok(), lines);
     assert_eq!(folder.run(&["embed", model, "--file", file]).ok(), lines);
     for args in [&["embed", model, "-f", "-"][..], &["embed", model]] {
         let piped = folder.run_with_input(args, &texts.join("\r\n"));

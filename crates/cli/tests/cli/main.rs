@@ -18,6 +18,7 @@ mod embed;
 mod emit_c;
 mod exec;
 mod export;
+mod folders;
 mod genai;
 mod generated;
 mod help;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use base::{Bytes, DType};
+use graph::ops::RopeLayout;
 
 use super::metadata::Metadata;
 
@@ -18,6 +19,11 @@ pub struct Gguf {
     pub(super) index: HashMap<String, usize>,
     /// Number of files that were read; a model may be split over several.
     pub(super) parts: usize,
+    /// Which elements of a head rotate together, if the rows of queries and keys are in another order than in GGUF files of the
+    /// architecture.
+    pub(crate) rope: Option<RopeLayout>,
+    /// Whether the file was made in memory, of a folder.
+    pub(super) made: bool,
 }
 
 /// One tensor of a file.
@@ -35,6 +41,24 @@ pub struct GgufTensor {
 }
 
 impl Gguf {
+    /// A file made in memory, of tensors with different names.
+    pub(crate) fn from_parts(
+        metadata: Metadata,
+        tensors: Vec<GgufTensor>,
+        rope: Option<RopeLayout>,
+    ) -> Gguf {
+        let names = tensors.iter().map(|tensor| tensor.name.clone());
+        Gguf {
+            version: 3,
+            index: names.zip(0..).collect(),
+            metadata,
+            tensors,
+            parts: 1,
+            rope,
+            made: true,
+        }
+    }
+
     /// The tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&GgufTensor> {
         self.index.get(name).and_then(|&i| self.tensors.get(i))

@@ -108,10 +108,11 @@ pub(super) fn architecture_reader<'a>(
     let key = "general.architecture";
     let name = file.metadata.str(key)?;
     let name = name.ok_or_else(|| GgufError::missing(key))?;
-    let Some(architecture) = Architecture::find(name) else {
+    let Some(mut architecture) = Architecture::find(name) else {
         let (name, known) = (name.to_owned(), Architecture::names());
         return Err(ImportErrorDetail::UnknownArchitecture { name, known }.into());
     };
+    architecture.rope = file.rope.or(architecture.rope);
     Ok(SpecReader {
         architecture,
         keys: Keys {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::array::Array;
 use super::error::{GgufError, GgufErrorDetail};
-use base::StringTable;
+use base::{Bytes, StringTable};
 
 /// A file's metadata: unique keys with typed values, in file order.
 ///
@@ -15,6 +15,8 @@ use base::StringTable;
 pub struct Metadata {
     entries: Vec<(String, Value)>,
     index: HashMap<String, usize>,
+    /// The bytes of each entry in the file, key included; none of those that were made in memory.
+    stored: Vec<Option<Bytes>>,
 }
 
 /// One metadata value, as stored.
@@ -80,7 +82,25 @@ impl Metadata {
         }
         self.index.insert(key.clone(), self.entries.len());
         self.entries.push((key, value));
+        self.stored.push(None);
         Ok(())
+    }
+
+    /// Keeps the bytes of the last entry.
+    pub(super) fn keep_stored(&mut self, bytes: Option<Bytes>) {
+        if let Some(last) = self.stored.last_mut() {
+            *last = bytes;
+        }
+    }
+
+    /// The bytes of an entry in the file it was read from.
+    pub(super) fn stored(&self, key: &str) -> Option<&Bytes> {
+        self.stored[*self.index.get(key)?].as_ref()
+    }
+
+    /// Adds an entry whose key must be new.
+    pub(crate) fn insert(&mut self, key: String, value: Value) -> Result<(), GgufError> {
+        Ok(self.push(key, value)?)
     }
 
     /// The value of `key`, whatever its type.

@@ -23,8 +23,10 @@ mod file;
 mod ggml_type;
 mod lower;
 mod metadata;
+mod mix;
 mod mixers;
 mod mtp;
+mod quantise;
 mod read;
 mod spec;
 mod split;
@@ -32,10 +34,13 @@ mod split;
 pub(crate) mod test_writer;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub use array::Array;
 pub use error::{GgufError, GgufErrorKind};
 pub use file::{Gguf, GgufTensor};
 pub use lower::lower;
 pub use metadata::{Metadata, Value};
+pub use mix::{QUANTISATIONS, Quantisation};
+pub use quantise::{PlannedTensor, QuantisePlan};
 pub use split::SplitName;

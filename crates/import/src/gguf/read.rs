@@ -55,7 +55,7 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
     const TENSORS: FieldLabel<'static> = FieldLabel::Header("tensor count");
     let tensor_count = cursor.count(MIN_TENSOR, TENSORS)? as u64;
     let key_count = cursor.count(MIN_ENTRY, FieldLabel::Header("metadata key count"))?;
-    let metadata = metadata(&mut cursor, key_count)?;
+    let metadata = metadata(&mut cursor, key_count, bytes)?;
     let alignment = alignment(&metadata)?;
 
     let tensor_count = cursor.check_count(tensor_count, MIN_TENSOR, TENSORS)?;
@@ -78,6 +78,8 @@ fn read(bytes: &Bytes) -> Result<Gguf, GgufErrorDetail> {
         tensors,
         index,
         parts: 1,
+        rope: None,
+        made: false,
     })
 }
 
@@ -108,12 +110,18 @@ fn header(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, GgufErrorDetail>
     }
 }
 
-fn metadata(cursor: &mut Cursor<'_>, count: usize) -> Result<Metadata, GgufErrorDetail> {
+fn metadata(
+    cursor: &mut Cursor<'_>,
+    count: usize,
+    bytes: &Bytes,
+) -> Result<Metadata, GgufErrorDetail> {
     let mut metadata = Metadata::default();
     for n in 0..count {
+        let start = cursor.position();
         let key = cursor.string(FieldLabel::Key(n as u64))?.to_owned();
         let value = value(cursor, &key)?;
         metadata.push(key, value)?;
+        metadata.keep_stored(bytes.slice(start..cursor.position()));
     }
     Ok(metadata)
 }

@@ -36,12 +36,20 @@ const NOT_NEEDED: [&str; 3] = ["embed_tokens.weight", "t2d", "d2t"];
 /// Upper bound of sizes; a larger number means a damaged file.
 const MOST: u64 = 1 << 24;
 
-pub(super) fn lower(file: &Safetensors) -> Result<LoweredModel, ImportError> {
-    let prefix = PREFIXES.into_iter().find(|prefix| {
+/// Whether a file is a head.
+pub(super) fn is_head(file: &Safetensors) -> bool {
+    prefix(file).is_some()
+}
+
+fn prefix(file: &Safetensors) -> Option<&'static str> {
+    PREFIXES.into_iter().find(|prefix| {
         let norm = format!("{prefix}hidden_norm.weight");
         file.tensor(&norm).is_some()
-    });
-    let Some(prefix) = prefix else {
+    })
+}
+
+pub(super) fn lower(file: &Safetensors) -> Result<LoweredModel, ImportError> {
+    let Some(prefix) = prefix(file) else {
         let what = "a safetensors model that is not an Eagle3 head (no tensor midlayer.hidden_norm.weight or \
                     layers.0.hidden_norm.weight)";
         return Err(ImportError::unsupported(what));

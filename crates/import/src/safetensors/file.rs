@@ -1,15 +1,18 @@
 //! Reads a safetensors file: eight bytes of header length, a JSON header, and the tensors' bytes. Crate `safetensors` (0.8) is
 //! not used: it adds the ends of tensors without a check (a panic on hostile sizes), and most of its errors name no tensor.
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use base::{Bytes, DType};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::index;
+use super::modules::Modules;
 use crate::error::ImportError;
 
-/// A parsed file, and the configuration beside it.
+/// A parsed file or the parsed files of an index, and the configuration beside them.
 #[derive(Clone, Debug)]
 pub struct Safetensors {
     /// The tensors, in the header's order of names.
@@ -18,6 +21,8 @@ pub struct Safetensors {
     pub metadata: Vec<(String, String)>,
     /// `config.json` of the same folder.
     pub config: Map<String, Value>,
+    /// `modules.json` of the same folder, if it is one of sentence-transformers.
+    pub modules: Option<Modules>,
 }
 
 /// A tensor of the file. Its bytes are a view into the file.
@@ -37,11 +42,9 @@ pub struct SafetensorsTensor {
 const MAX_HEADER: u64 = 100_000_000;
 const LENGTH_BYTES: usize = 8;
 const CONFIG: &str = "config.json";
-/// The file's name in a folder.
-const MODEL: &str = "model.safetensors";
 
 impl Safetensors {
-    /// Opens a file and the `config.json` beside it.
+    /// Opens a file and the `config.json` beside it. An index stands for the files that it names.
     pub fn open(path: &Path) -> Result<Safetensors, ImportError> {
         let read = || {
             let config = path.with_file_name(CONFIG);
@@ -49,15 +52,26 @@ impl Safetensors {
                 let reason = format!("has no {CONFIG} beside it, which says what model it is");
                 return Err(ImportError::malformed("the file", reason));
             }
-            Safetensors::parse(&Bytes::map(path)?, &Bytes::read(&config)?)
+            let config = Bytes::read(&config)?;
+            let mut file = match index::is_index(path) {
+                true => index::open(path, &config)?,
+                false => Safetensors::parse(&Bytes::map(path)?, &config)?,
+            };
+            file.modules = Modules::beside(path)?;
+            Ok(file)
         };
         read().map_err(|error: ImportError| error.in_file(path))
     }
 
-    /// The file in a folder that has a safetensors model and its configuration.
-    pub(crate) fn in_folder(folder: &Path) -> Option<std::path::PathBuf> {
-        let file = folder.join(MODEL);
-        (file.is_file() && folder.join(CONFIG).is_file()).then_some(file)
+    /// The file that stands for the model of a folder with a configuration; `None` if the folder has no `config.json`.
+    ///
+    /// # Errors
+    /// If the folder has no weights.
+    pub(crate) fn in_folder(folder: &Path) -> Result<Option<PathBuf>, ImportError> {
+        if !folder.join(CONFIG).is_file() {
+            return Ok(None);
+        }
+        index::weights(folder).map(Some)
     }
 
     /// Reads a file and its configuration.
@@ -79,6 +93,7 @@ impl Safetensors {
         let body = body.ok_or_else(|| header("is cut off".into()))?;
         let entries = object("the header", json)?;
         let mut tensors = Vec::with_capacity(entries.len());
+        let mut spans = Vec::with_capacity(entries.len());
         let mut metadata = vec![];
         for (name, entry) in &entries {
             if name == "__metadata__" {
@@ -89,12 +104,16 @@ impl Safetensors {
                 metadata.extend(texts.filter_map(text));
                 continue;
             }
-            tensors.push(tensor(name, entry, &body)?);
+            let (tensor, span) = tensor(name, entry, &body)?;
+            spans.push((span, tensors.len()));
+            tensors.push(tensor);
         }
+        check_overlap(spans, &tensors)?;
         Ok(Safetensors {
             tensors,
             metadata,
             config: object(CONFIG, config)?,
+            modules: None,
         })
     }
 
@@ -104,7 +123,28 @@ impl Safetensors {
     }
 }
 
-fn object(what: &str, json: &[u8]) -> Result<Map<String, Value>, ImportError> {
+/// Checks that no two tensors share bytes.
+fn check_overlap(
+    mut spans: Vec<(Range<usize>, usize)>,
+    tensors: &[SafetensorsTensor],
+) -> Result<(), ImportError> {
+    spans.retain(|(span, _)| !span.is_empty());
+    spans.sort_by_key(|(span, _)| span.start);
+    for pair in spans.windows(2) {
+        let [(first, _), (second, tensor)] = pair else {
+            continue;
+        };
+        if second.start < first.end {
+            let (from, end) = (second.start, first.end);
+            let reason = format!("begins at byte {from}, before another tensor ends at {end}");
+            let what = format!("tensor {:?}", tensors[*tensor].name);
+            return Err(ImportError::malformed(what, reason));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn object(what: &str, json: &[u8]) -> Result<Map<String, Value>, ImportError> {
     let parsed: Value = serde_json::from_slice(json)
         .map_err(|e| ImportError::malformed(what, format!("is not valid JSON: {e}")))?;
     match parsed {
@@ -121,7 +161,12 @@ struct Entry {
     data_offsets: [usize; 2],
 }
 
-fn tensor(name: &str, entry: &Value, body: &Bytes) -> Result<SafetensorsTensor, ImportError> {
+/// A tensor and the bytes of the body that it has.
+fn tensor(
+    name: &str,
+    entry: &Value,
+    body: &Bytes,
+) -> Result<(SafetensorsTensor, Range<usize>), ImportError> {
     let wrong = |reason: String| ImportError::malformed(format!("tensor {name:?}"), reason);
     let entry = Entry::deserialize(entry).map_err(|e| wrong(format!("is not usable: {e}")))?;
     let (kind, shape, [from, to]) = (&*entry.dtype, entry.shape, entry.data_offsets);
@@ -154,12 +199,13 @@ fn tensor(name: &str, entry: &Value, body: &Bytes) -> Result<SafetensorsTensor, 
             "has shape {shape:?} of {kind} in {len} bytes"
         )));
     }
-    Ok(SafetensorsTensor {
+    let tensor = SafetensorsTensor {
         name: name.to_owned(),
         dtype,
         shape,
         data,
-    })
+    };
+    Ok((tensor, from..to))
 }
 
 #[cfg(test)]
@@ -214,6 +260,14 @@ mod tests {
             (
                 one(r#"{"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}"#),
                 "lies in bytes 8 to 0 of 8",
+            ),
+            (
+                file(
+                    r#"{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                        "b": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}}"#,
+                    &[0; 8],
+                ),
+                r#"tensor "b" begins at byte 2, before another tensor ends at 4"#,
             ),
             (
                 one(r#"{"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}"#),

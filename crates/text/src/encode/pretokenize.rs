@@ -119,64 +119,104 @@ pub(crate) struct PreTokenizer {
     pub(crate) adds_bos: bool,
 }
 
+/// The stages of the pre-tokenizer with GGUF's name `name`.
+fn stages_of(name: &str) -> Result<&'static [(&'static str, GapRule)], TextError> {
+    use GapRule::{SplitLastSpace, Whole};
+    Ok(match name {
+        "gpt-2" | "mpt" | "olmo" | "phi-2" | "exaone4" | "gigachat" | "a.x-4.0" | "trillion"
+        | "granite-docling" | "mellum" => &[(GPT2, SplitLastSpace)],
+        "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" => {
+            &[(r"\p{N}", Whole), (GPT2, SplitLastSpace)]
+        }
+        "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" | "glm5" => &[(LLAMA3, SplitLastSpace)],
+        name if LLAMA3_NAMES.contains(&name) => &[(LLAMA3, SplitLastSpace)],
+        "gpt-4o" | "llama4" | "kanana2" | "minimax-m2" => &[(GPT4O, SplitLastSpace)],
+        "tekken" => &[(TEKKEN, SplitLastSpace)],
+        "kimi-k2" => &[(KIMI, SplitLastSpace)],
+        "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "hunyuan" | "solar-open" | "megrez" => {
+            &[(QWEN2, SplitLastSpace)]
+        }
+        "qwen35" => &[(QWEN35, SplitLastSpace)],
+        "bailingmoe" | "bailingmoe2" | "llada-moe" => &[(BAILING, SplitLastSpace)],
+        "seed-coder" => &[(SEED, SplitLastSpace)],
+        "exaone-moe" => &[(EXAONE_MOE, SplitLastSpace)],
+        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => &[
+            (r"\p{N}{1,3}", Whole),
+            (DEEPSEEK3_IDEOGRAPHS, Whole),
+            (DEEPSEEK3, SplitLastSpace),
+        ],
+        "deepseek-llm" => &[
+            (r"[\r\n]", Whole),
+            (DEEPSEEK_LETTERS, Whole),
+            (DEEPSEEK_SIGNS, Whole),
+            (r"\s+$", Whole),
+            (DEEPSEEK_IDEOGRAPHS, Whole),
+            (r"\p{N}+", Whole),
+        ],
+        "deepseek-coder" => &[
+            (r"[\r\n]", Whole),
+            (r"\s?\p{L}+", Whole),
+            (r"\s?\p{P}+", Whole),
+            (DEEPSEEK_IDEOGRAPHS, Whole),
+            (r"\p{N}", Whole),
+        ],
+        "falcon" => &[
+            (FALCON_SIGNS, Whole),
+            (GPT2, SplitLastSpace),
+            (THREE_DIGITS, Whole),
+        ],
+        "" | "default" => &[
+            (SIGNS, Whole),
+            (GPT2, SplitLastSpace),
+            (r"\p{N}+", Whole),
+            (THREE_DIGITS, Whole),
+        ],
+        other => return Err(TextError::UnknownPreTokenizer(other.to_owned())),
+    })
+}
+
+/// GGUF's name of the pre-tokenizer with these stages, if it has one. Of those with equal stages it is one that agrees about merging words
+/// that are tokens.
+pub(crate) fn name_of(splits: &[SplitStage], ignore_merges: bool) -> Option<&'static str> {
+    const NAMES: [&str; 16] = [
+        "gpt-2",
+        "smollm",
+        "llama-bpe",
+        "smaug-bpe",
+        "glm4",
+        "gpt-4o",
+        "tekken",
+        "kimi-k2",
+        "qwen2",
+        "qwen35",
+        "bailingmoe",
+        "seed-coder",
+        "exaone-moe",
+        "deepseek-v3",
+        "deepseek-llm",
+        "deepseek-coder",
+    ];
+    let agrees = |name: &&str| {
+        let stages = stages_of(name).unwrap_or_default();
+        let same = |(own, split): (&(&str, GapRule), &SplitStage)| {
+            let last_space = own.1 == GapRule::SplitLastSpace;
+            own.0 == split.pattern && last_space == split.splits_last_space
+        };
+        stages.len() == splits.len() && stages.iter().zip(splits).all(same)
+    };
+    let mut named = NAMES.into_iter().filter(agrees);
+    let merges =
+        |name: &&str| PreTokenizer::new(name).is_ok_and(|own| own.ignore_merges == ignore_merges);
+    named.find(merges)
+}
+
 impl PreTokenizer {
     /// The pre-tokenizer with GGUF's name `name`; the empty name is `default`.
     ///
     /// # Errors
     /// [`TextError::UnknownPreTokenizer`] with the name.
     pub(crate) fn new(name: &str) -> Result<Self, TextError> {
-        use GapRule::{SplitLastSpace, Whole};
-        let stages: &[(&str, GapRule)] = match name {
-            "gpt-2" | "mpt" | "olmo" | "phi-2" | "exaone4" | "gigachat" | "a.x-4.0"
-            | "trillion" | "granite-docling" | "mellum" => &[(GPT2, SplitLastSpace)],
-            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" => {
-                &[(r"\p{N}", Whole), (GPT2, SplitLastSpace)]
-            }
-            "smaug-bpe" | "dbrx" | "chatglm-bpe" | "glm4" | "glm5" => &[(LLAMA3, SplitLastSpace)],
-            name if LLAMA3_NAMES.contains(&name) => &[(LLAMA3, SplitLastSpace)],
-            "gpt-4o" | "llama4" | "kanana2" | "minimax-m2" => &[(GPT4O, SplitLastSpace)],
-            "tekken" => &[(TEKKEN, SplitLastSpace)],
-            "kimi-k2" => &[(KIMI, SplitLastSpace)],
-            "qwen2" | "deepseek-r1-qwen" | "stablelm2" | "hunyuan" | "solar-open" | "megrez" => {
-                &[(QWEN2, SplitLastSpace)]
-            }
-            "qwen35" => &[(QWEN35, SplitLastSpace)],
-            "bailingmoe" | "bailingmoe2" | "llada-moe" => &[(BAILING, SplitLastSpace)],
-            "seed-coder" => &[(SEED, SplitLastSpace)],
-            "exaone-moe" => &[(EXAONE_MOE, SplitLastSpace)],
-            "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => &[
-                (r"\p{N}{1,3}", Whole),
-                (DEEPSEEK3_IDEOGRAPHS, Whole),
-                (DEEPSEEK3, SplitLastSpace),
-            ],
-            "deepseek-llm" => &[
-                (r"[\r\n]", Whole),
-                (DEEPSEEK_LETTERS, Whole),
-                (DEEPSEEK_SIGNS, Whole),
-                (r"\s+$", Whole),
-                (DEEPSEEK_IDEOGRAPHS, Whole),
-                (r"\p{N}+", Whole),
-            ],
-            "deepseek-coder" => &[
-                (r"[\r\n]", Whole),
-                (r"\s?\p{L}+", Whole),
-                (r"\s?\p{P}+", Whole),
-                (DEEPSEEK_IDEOGRAPHS, Whole),
-                (r"\p{N}", Whole),
-            ],
-            "falcon" => &[
-                (FALCON_SIGNS, Whole),
-                (GPT2, SplitLastSpace),
-                (THREE_DIGITS, Whole),
-            ],
-            "" | "default" => &[
-                (SIGNS, Whole),
-                (GPT2, SplitLastSpace),
-                (r"\p{N}+", Whole),
-                (THREE_DIGITS, Whole),
-            ],
-            other => return Err(TextError::UnknownPreTokenizer(other.to_owned())),
-        };
+        let stages = stages_of(name)?;
         let compile = |&(pattern, gap): &(&str, GapRule)| {
             (Regex::new(pattern).expect("a pattern of ours"), gap)
         };
