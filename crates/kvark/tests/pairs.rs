@@ -243,6 +243,7 @@ impl Table {
                         return GenerateOutput {
                             tokens: end.tokens,
                             text,
+                            prompt_logprobs: end.prompt_logprobs,
                             logprobs,
                             finish: end.finish,
                             stop_string: end.stop_string,

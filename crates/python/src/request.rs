@@ -103,6 +103,7 @@ impl RequestSource {
             parts.into_iter().filter_map(call).collect()
         });
         let result = GenerationResult::from(GenerateOutput {
+            prompt_logprobs: vec![],
             tokens: output.tokens,
             text: output.text,
             logprobs: vec![],

@@ -294,12 +294,11 @@ fn llama_cpps_shape_says_the_same() {
     ] {
         assert_eq!(server.post(path, &body).status, status, "{path} {body}");
     }
-    // The paths without a version, and any name of the only model.
-    for path in ["/v1/completions"] {
-        let body =
-            json!({ "model": "davinci-002", "prompt": prompt, "max_tokens": 6, "temperature": 0 });
-        assert_eq!(texts(&server.ask(path, &body)), [expected]);
-    }
+    // Other paths, and any name of the only model.
+    let named =
+        json!({ "model": "davinci-002", "prompt": prompt, "max_tokens": 6, "temperature": 0 });
+    assert_eq!(texts(&server.ask(PATH, &named)), [expected]);
+    assert_eq!(server.ask("/completions", &body)["content"], expected);
     for path in ["/models", "/v1/models", "/v1/health", "/health"] {
         assert_eq!(server.get(path).status, 200, "{path}");
     }

@@ -44,7 +44,7 @@ impl InfillTokens {
     pub fn of(tokenizer: &Tokenizer) -> Option<InfillTokens> {
         let token = |text: &&str| tokenizer.special_token(text);
         let [before, after, middle] = MARKS.iter().find_map(|marks| {
-            let found: Vec<u32> = marks.iter().filter_map(|mark| token(mark)).collect();
+            let found: Vec<u32> = marks.iter().filter_map(&token).collect();
             <[u32; 3]>::try_from(found).ok()
         })?;
         Some(InfillTokens {
@@ -83,11 +83,9 @@ impl InfillTokens {
             }
             tokens.extend(text(content));
         }
-        if !request.files.is_empty() {
-            if let Some(mark) = self.file {
-                tokens.push(mark);
-                tokens.extend(text("file\n"));
-            }
+        if let Some(mark) = self.file.filter(|_| !request.files.is_empty()) {
+            tokens.push(mark);
+            tokens.extend(text("file\n"));
         }
         tokens.push(self.before);
         tokens.extend(text(request.prefix));

@@ -15,6 +15,7 @@ fn draft_shapes(kind: SpecType) -> [SpecOptions; 2] {
         max_depth,
         top_k,
         trace: true,
+        prediction: vec![],
     })
 }
 

@@ -62,6 +62,7 @@ fn shapes(kind: SpecType) -> Vec<SpecOptions> {
             max_depth,
             top_k,
             trace: true,
+            prediction: vec![],
         })
         .to_vec()
 }

@@ -35,6 +35,7 @@ fn check(
                     max_depth,
                     top_k,
                     trace: false,
+                    prediction: vec![],
                 };
                 let costs = VerifyCosts::default();
                 let mut speculator = Speculator::new(&spec, &costs, Some(&drafter)).unwrap();
