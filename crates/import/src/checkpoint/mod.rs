@@ -1,6 +1,6 @@
 //! Folders of Hugging Face: `config.json` and safetensors as the typed file that GGUF's lowering takes.
 //!
-//! A `model_type` is a row of [`model_type`]: the GGUF architecture that it is, the names of its tensors and the values that
+//! A `model_type` is a row of the table in `model_type.rs`: the GGUF architecture that it is, the names of its tensors and the values that
 //! its `config.json` may leave out. [`translate`] gives metadata and tensors their names in GGUF files; from there on both formats have
 //! one builder. Matrices stay views into the mapped files. Those that a folder stores in another arrangement are copied.
 //!
