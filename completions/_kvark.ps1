@@ -29,6 +29,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache')
             [CompletionResult]::new('ps', 'ps', [CompletionResultType]::ParameterValue, 'Show the models of a running kvark serve')
+            [CompletionResult]::new('launch', 'launch', [CompletionResultType]::ParameterValue, 'Run a coding agent on the models of a running kvark serve')
             [CompletionResult]::new('prefix', 'prefix', [CompletionResultType]::ParameterValue, 'Compute a text once, for runs, chats and servers that begin with it')
             [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
             [CompletionResult]::new('tune-kv', 'tune-kv', [CompletionResultType]::ParameterValue, 'Choose how every layer stores its keys and values, by what it costs on a text')
@@ -240,6 +241,13 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A model, as a flag; can be repeated')
             [CompletionResult]::new('--hf-repo', '--hf-repo', [CompletionResultType]::ParameterName, 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one')
             [CompletionResult]::new('--model-draft', '--model-draft', [CompletionResultType]::ParameterName, 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, mtp for the head that the model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]')
+            [CompletionResult]::new('--spec-type', '--spec-type', [CompletionResultType]::ParameterName, 'Speculation of requests that state no spec_type: auto, ngram, draft, eagle3, mtp or none [default: auto with --model-draft, else none]')
+            [CompletionResult]::new('--chat-template', '--chat-template', [CompletionResultType]::ParameterName, 'Chat template of all models instead of their own: a name (see kvark chat --help) or a file')
+            [CompletionResult]::new('--chat-template-file', '--chat-template-file', [CompletionResultType]::ParameterName, 'Chat template of all models instead of their own: a name (see kvark chat --help) or a file')
+            [CompletionResult]::new('--chat-template-kwargs', '--chat-template-kwargs', [CompletionResultType]::ParameterName, 'Variables of the chat template for all chats, such as ''{"enable_thinking": false}''; a request''s own count more')
+            [CompletionResult]::new('-n', '-n', [CompletionResultType]::ParameterName, 'Most tokens of any answer')
+            [CompletionResult]::new('--predict', '--predict', [CompletionResultType]::ParameterName, 'Most tokens of any answer')
+            [CompletionResult]::new('--n-predict', '--n-predict', [CompletionResultType]::ParameterName, 'Most tokens of any answer')
             [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address to listen on; 0.0.0.0 for all networks')
             [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port to listen on; 0 for any free one')
             [CompletionResult]::new('--parallel', '--parallel', [CompletionResultType]::ParameterName, 'Requests that run at once')
@@ -283,6 +291,32 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--n-cpu-moe', '--n-cpu-moe', [CompletionResultType]::ParameterName, 'Keep the routed experts of the first N layers in the host''s memory')
             [CompletionResult]::new('--executor', '--executor', [CompletionResultType]::ParameterName, 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node')
             [CompletionResult]::new('--passes', '--passes', [CompletionResultType]::ParameterName, 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]')
+            [CompletionResult]::new('--temp', '--temp', [CompletionResultType]::ParameterName, 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]')
+            [CompletionResult]::new('--top-k', '--top-k', [CompletionResultType]::ParameterName, 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]')
+            [CompletionResult]::new('--top-p', '--top-p', [CompletionResultType]::ParameterName, 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]')
+            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]')
+            [CompletionResult]::new('--top-n-sigma', '--top-n-sigma', [CompletionResultType]::ParameterName, 'Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all [default: -1]')
+            [CompletionResult]::new('--typical', '--typical', [CompletionResultType]::ParameterName, 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]')
+            [CompletionResult]::new('--typical-p', '--typical-p', [CompletionResultType]::ParameterName, 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]')
+            [CompletionResult]::new('--xtc-probability', '--xtc-probability', [CompletionResultType]::ParameterName, 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]')
+            [CompletionResult]::new('--xtc-threshold', '--xtc-threshold', [CompletionResultType]::ParameterName, 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]')
+            [CompletionResult]::new('--mirostat', '--mirostat', [CompletionResultType]::ParameterName, 'Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none [default: 0]')
+            [CompletionResult]::new('--mirostat-ent', '--mirostat-ent', [CompletionResultType]::ParameterName, 'Mirostat: the surprise of tokens to reach, in bits [default: 5]')
+            [CompletionResult]::new('--mirostat-lr', '--mirostat-lr', [CompletionResultType]::ParameterName, 'Mirostat: how fast the limit of the surprise follows [default: 0.1]')
+            [CompletionResult]::new('--repeat-penalty', '--repeat-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens among the last --repeat-last-n: divides positive and multiplies negative logits; 1 for none [default: that of genai_config.json, or 1]')
+            [CompletionResult]::new('--frequency-penalty', '--frequency-penalty', [CompletionResultType]::ParameterName, 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]')
+            [CompletionResult]::new('--presence-penalty', '--presence-penalty', [CompletionResultType]::ParameterName, 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]')
+            [CompletionResult]::new('--repeat-last-n', '--repeat-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that the penalties consider; -1 for all [default: 64]')
+            [CompletionResult]::new('--dry-multiplier', '--dry-multiplier', [CompletionResultType]::ParameterName, 'Penalty on tokens that would extend a repetition (DRY); 0 for none [default: 0]')
+            [CompletionResult]::new('--dry-base', '--dry-base', [CompletionResultType]::ParameterName, 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]')
+            [CompletionResult]::new('--dry-allowed-length', '--dry-allowed-length', [CompletionResultType]::ParameterName, 'Length of a repetition from which DRY penalises it [default: 2]')
+            [CompletionResult]::new('--dry-penalty-last-n', '--dry-penalty-last-n', [CompletionResultType]::ParameterName, 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]')
+            [CompletionResult]::new('--dry-sequence-breaker', '--dry-sequence-breaker', [CompletionResultType]::ParameterName, 'Texts across which DRY follows no repetition; may be given several times; none for no text [default: "\n" ":" "\"" "*"]')
+            [CompletionResult]::new('--samplers', '--samplers', [CompletionResultType]::ParameterName, 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]')
+            [CompletionResult]::new('-l', '-l', [CompletionResultType]::ParameterName, 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times')
+            [CompletionResult]::new('--logit-bias', '--logit-bias', [CompletionResultType]::ParameterName, 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times')
+            [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'Seed of the random numbers; -1 draws one [default: -1]')
+            [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Seed of the random numbers; -1 draws one [default: -1]')
             [CompletionResult]::new('--context-shift', '--context-shift', [CompletionResultType]::ParameterName, 'When the context is full, drop the older half of the tokens after the first --keep and continue')
             [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Ignore unknown parameters with a warning instead of refusing the request')
             [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Write logs as JSON')
@@ -299,6 +333,17 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port of the server')
             [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key of the server [default: KVARK_API_KEY, or none]')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print one JSON object')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'kvark;launch' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'Name of a model of the server [default: its first one]')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'Name of a model of the server [default: its first one]')
+            [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address of the server')
+            [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port of the server')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key of the server [default: KVARK_API_KEY, or none]')
+            [CompletionResult]::new('--print', '--print', [CompletionResultType]::ParameterName, 'Print what to set and to run instead of running it')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
             break
@@ -757,6 +802,7 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             [CompletionResult]::new('chat', 'chat', [CompletionResultType]::ParameterValue, 'Talk to a model')
             [CompletionResult]::new('serve', 'serve', [CompletionResultType]::ParameterValue, 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache')
             [CompletionResult]::new('ps', 'ps', [CompletionResultType]::ParameterValue, 'Show the models of a running kvark serve')
+            [CompletionResult]::new('launch', 'launch', [CompletionResultType]::ParameterValue, 'Run a coding agent on the models of a running kvark serve')
             [CompletionResult]::new('prefix', 'prefix', [CompletionResultType]::ParameterValue, 'Compute a text once, for runs, chats and servers that begin with it')
             [CompletionResult]::new('score', 'score', [CompletionResultType]::ParameterValue, 'Score a text: the log-probability of every token given those before it')
             [CompletionResult]::new('tune-kv', 'tune-kv', [CompletionResultType]::ParameterValue, 'Choose how every layer stores its keys and values, by what it costs on a text')
@@ -792,6 +838,9 @@ Register-ArgumentCompleter -Native -CommandName 'kvark' -ScriptBlock {
             break
         }
         'kvark;help;ps' {
+            break
+        }
+        'kvark;help;launch' {
             break
         }
         'kvark;help;prefix' {

@@ -26,6 +26,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand chat 'Talk to a model'
             cand serve 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
             cand ps 'Show the models of a running kvark serve'
+            cand launch 'Run a coding agent on the models of a running kvark serve'
             cand prefix 'Compute a text once, for runs, chats and servers that begin with it'
             cand score 'Score a text: the log-probability of every token given those before it'
             cand tune-kv 'Choose how every layer stores its keys and values, by what it costs on a text'
@@ -234,6 +235,13 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --model 'A model, as a flag; can be repeated'
             cand --hf-repo 'Model of the Hugging Face hub, as -hf too; downloaded on first use, Q4_K_M if there is one'
             cand --model-draft 'Draft of the default model for requests with spec_type: a smaller model, an Eagle3 head, mtp for the head that the model itself carries, or none; -md too [default: the Eagle3 head that lies beside the model as NAME.eagle3.gguf]'
+            cand --spec-type 'Speculation of requests that state no spec_type: auto, ngram, draft, eagle3, mtp or none [default: auto with --model-draft, else none]'
+            cand --chat-template 'Chat template of all models instead of their own: a name (see kvark chat --help) or a file'
+            cand --chat-template-file 'Chat template of all models instead of their own: a name (see kvark chat --help) or a file'
+            cand --chat-template-kwargs 'Variables of the chat template for all chats, such as ''{"enable_thinking": false}''; a request''s own count more'
+            cand -n 'Most tokens of any answer'
+            cand --predict 'Most tokens of any answer'
+            cand --n-predict 'Most tokens of any answer'
             cand --host 'Address to listen on; 0.0.0.0 for all networks'
             cand --port 'Port to listen on; 0 for any free one'
             cand --parallel 'Requests that run at once'
@@ -277,6 +285,32 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --n-cpu-moe 'Keep the routed experts of the first N layers in the host''s memory'
             cand --executor 'compiled records a tape of kernel calls and replays it; interpreted runs the graph node by node'
             cand --passes 'Graph passes to run: all, none, a list (fold,dead_code) or all except some (-fuse_dag) [default: KVARK_PASSES]'
+            cand --temp 'Temperature; 0 always takes the most likely token [default: that of genai_config.json, or 0.8]'
+            cand --top-k 'Sample from the K most likely tokens; 0 or -1 for all [default: that of genai_config.json, or 40]'
+            cand --top-p 'Sample from the most likely tokens whose probabilities sum to P [default: that of genai_config.json, or 0.95]'
+            cand --min-p 'Sample from tokens at least P times as likely as the most likely one [default: 0.05]'
+            cand --top-n-sigma 'Sample from tokens whose logits are at most N standard deviations below the highest one; 0 or less for all [default: -1]'
+            cand --typical 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]'
+            cand --typical-p 'Locally typical sampling: sample from the tokens whose information is nearest to the entropy and whose probabilities sum to P; 1 for none [default: 1]'
+            cand --xtc-probability 'Probability of removing the most likely tokens (XTC); 0 for never [default: 0]'
+            cand --xtc-threshold 'XTC removes all tokens of at least this probability but the least likely of them; above 0.5 none [default: 0.1]'
+            cand --mirostat 'Mirostat: 2 removes tokens that are too surprising instead of all other samplers that remove tokens; 0 for none [default: 0]'
+            cand --mirostat-ent 'Mirostat: the surprise of tokens to reach, in bits [default: 5]'
+            cand --mirostat-lr 'Mirostat: how fast the limit of the surprise follows [default: 0.1]'
+            cand --repeat-penalty 'Penalty on tokens among the last --repeat-last-n: divides positive and multiplies negative logits; 1 for none [default: that of genai_config.json, or 1]'
+            cand --frequency-penalty 'Penalty for each occurrence of a token among the last --repeat-last-n; 0 for none [default: 0]'
+            cand --presence-penalty 'Penalty on tokens that occur among the last --repeat-last-n; 0 for none [default: 0]'
+            cand --repeat-last-n 'Number of last tokens that the penalties consider; -1 for all [default: 64]'
+            cand --dry-multiplier 'Penalty on tokens that would extend a repetition (DRY); 0 for none [default: 0]'
+            cand --dry-base 'Factor of the DRY penalty for each further token of the repetition [default: 1.75]'
+            cand --dry-allowed-length 'Length of a repetition from which DRY penalises it [default: 2]'
+            cand --dry-penalty-last-n 'Number of last tokens that DRY searches for repetitions; 0 for none, -1 for all [default: -1]'
+            cand --dry-sequence-breaker 'Texts across which DRY follows no repetition; may be given several times; none for no text [default: "\n" ":" "\"" "*"]'
+            cand --samplers 'Samplers in the order in which they run; those that are not named do not run [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]'
+            cand -l 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times'
+            cand --logit-bias 'Numbers added to the logits of tokens, before all samplers; -inf bans a token, as in 15043+1, 15043-1.5 or 15043:-inf; may be given several times'
+            cand -s 'Seed of the random numbers; -1 draws one [default: -1]'
+            cand --seed 'Seed of the random numbers; -1 draws one [default: -1]'
             cand --context-shift 'When the context is full, drop the older half of the tokens after the first --keep and continue'
             cand --lenient 'Ignore unknown parameters with a warning instead of refusing the request'
             cand --log-json 'Write logs as JSON'
@@ -292,6 +326,16 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand --port 'Port of the server'
             cand --api-key 'Key of the server [default: KVARK_API_KEY, or none]'
             cand --json 'Print one JSON object'
+            cand -h 'Print help'
+            cand --help 'Print help'
+        }
+        &'kvark;launch'= {
+            cand -m 'Name of a model of the server [default: its first one]'
+            cand --model 'Name of a model of the server [default: its first one]'
+            cand --host 'Address of the server'
+            cand --port 'Port of the server'
+            cand --api-key 'Key of the server [default: KVARK_API_KEY, or none]'
+            cand --print 'Print what to set and to run instead of running it'
             cand -h 'Print help'
             cand --help 'Print help'
         }
@@ -727,6 +771,7 @@ set edit:completion:arg-completer[kvark] = {|@words|
             cand chat 'Talk to a model'
             cand serve 'Serve an OpenAI-compatible API, and a page to chat and to watch the cache'
             cand ps 'Show the models of a running kvark serve'
+            cand launch 'Run a coding agent on the models of a running kvark serve'
             cand prefix 'Compute a text once, for runs, chats and servers that begin with it'
             cand score 'Score a text: the log-probability of every token given those before it'
             cand tune-kv 'Choose how every layer stores its keys and values, by what it costs on a text'
@@ -758,6 +803,8 @@ set edit:completion:arg-completer[kvark] = {|@words|
         &'kvark;help;serve'= {
         }
         &'kvark;help;ps'= {
+        }
+        &'kvark;help;launch'= {
         }
         &'kvark;help;prefix'= {
         }
