@@ -188,7 +188,8 @@ fn heads_that_cannot_be_used_are_named() {
             "other",
             "hidden_norm",
             "hidden_morn",
-            "is not an Eagle3 head",
+            // A model whose configuration does not say which.
+            "model_type of config.json is missing",
         ),
     ] {
         let folder = changed(name, |_| {}, rename(from, to));

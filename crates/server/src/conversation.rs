@@ -47,7 +47,7 @@ pub(crate) struct Conversation {
 pub(crate) struct StoredResponse {
     /// The system message that it was asked for with.
     pub(crate) instructions: Option<String>,
-    /// All items before its output.
+    /// The items that it was asked for with, without those of the responses before it.
     pub(crate) input: Vec<Value>,
     /// The response object; null while it is generated.
     pub(crate) object: Value,

@@ -18,6 +18,9 @@ use tokio::sync::Notify;
 /// The largest number of conversations that a server holds; the oldest leaf goes when there are more.
 const MAX_CONVERSATIONS: usize = 10_000;
 
+/// The largest number of stored responses; the oldest one goes when there are more. An agent makes many, and each holds all its tokens.
+const MAX_RESPONSES: usize = 256;
+
 /// The longest time that a call waits for the end of a completion in its conversation.
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,39 @@ impl Table {
         let parent = it.parent.and_then(|parent| self.all.get(&parent));
         let children = self.all.values().filter(|c| c.parent == Some(number));
         it.object(parent.map(|parent| &*parent.id), children)
+    }
+
+    /// The conversation that goes when this one is added: the oldest stored response for another one, the oldest leaf for others.
+    fn to_make_room_for(&self, new: &Conversation) -> Option<u64> {
+        let is_response = |it: &Conversation| it.response.is_some();
+        let kind = is_response(new);
+        let (most, all_leaves) = match kind {
+            true => (MAX_RESPONSES, true),
+            false => (MAX_CONVERSATIONS, false),
+        };
+        let alike = || self.all.iter().filter(|(_, it)| is_response(it) == kind);
+        if alike().count() < most {
+            return None;
+        }
+        let is_leaf = |id: &u64| self.all.values().all(|c| c.parent != Some(*id));
+        let idle = |id: &u64| !self.running.contains_key(id);
+        let mut ids = alike().map(|(id, _)| *id);
+        // A response has all its tokens: those that went on from one that is gone stay whole.
+        ids.find(|id| idle(id) && (all_leaves || is_leaf(id)))
+    }
+
+    /// All items before the output of a stored response, as far as the responses that it went on from are there.
+    pub(crate) fn response_items(&self, number: u64) -> Vec<Value> {
+        let mut parts: Vec<Vec<Value>> = vec![];
+        let mut next = Some(number);
+        while let Some(it) = next.and_then(|number| self.all.get(&number)) {
+            let Some(response) = &it.response else { break };
+            let output = response.object["output"].as_array();
+            let output = output.filter(|_| !parts.is_empty()).into_iter().flatten();
+            parts.push(response.input.iter().chain(output).cloned().collect());
+            next = it.parent;
+        }
+        parts.into_iter().rev().flatten().collect()
     }
 
     /// Refuses to change a conversation in which a completion runs.
@@ -173,13 +209,8 @@ impl Conversations {
     /// Adds a conversation, and returns it as an object.
     pub(crate) fn add(&self, conversation: Conversation) -> Value {
         let mut table = lock(&self.table);
-        if table.all.len() >= MAX_CONVERSATIONS {
-            let is_leaf = |id: &u64| table.all.values().all(|c| c.parent != Some(*id));
-            let idle = |id: &u64| !table.running.contains_key(id);
-            let oldest = table.all.keys().copied().find(|id| is_leaf(id) && idle(id));
-            if let Some(oldest) = oldest {
-                self.remove(&mut table, &[oldest]);
-            }
+        if let Some(oldest) = table.to_make_room_for(&conversation) {
+            self.remove(&mut table, &[oldest]);
         }
         table.last += 1;
         let number = table.last;

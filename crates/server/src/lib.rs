@@ -33,6 +33,7 @@ mod options;
 mod page;
 mod prompts;
 mod registry;
+mod response_answer;
 mod responses;
 mod routes;
 mod sampling;

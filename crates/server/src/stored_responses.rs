@@ -4,7 +4,7 @@
 use crate::access::Owner;
 use crate::app::App;
 use crate::conversation::{Conversation, StoredResponse};
-use crate::conversations::Conversations;
+use crate::conversations::{Conversations, Table};
 use crate::error::ApiError;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
@@ -90,12 +90,6 @@ impl ResponseTurn {
                 Some(found)
             }
         };
-        let mut items = vec![];
-        if let Some(before) = previous.as_ref().and_then(|it| it.response.as_ref()) {
-            let output = before.object["output"].as_array().into_iter().flatten();
-            items = before.input.iter().chain(output).cloned().collect();
-        }
-        items.extend(input.items);
         let mut messages = input.messages;
         let system = input.instructions.as_ref();
         let system = system.map(|text| json!({ "role": "system", "content": text }));
@@ -130,7 +124,7 @@ impl ResponseTurn {
             created: jiff::Timestamp::now().as_second(),
             response: Some(StoredResponse {
                 instructions: input.instructions,
-                input: items,
+                input: input.items,
                 object: Value::Null,
             }),
             tokens: base
@@ -218,7 +212,8 @@ pub(crate) async fn input_items(
     Query(page): Query<Page>,
 ) -> Result<Json<Value>, ApiError> {
     let found = find(&app, &id, &owner)?;
-    let mut items = found.response.map_or(vec![], |it| it.input);
+    let items = |table: &mut Table, number| table.response_items(number);
+    let mut items = app.conversations.with(&found.id, &owner, items)?;
     for (index, item) in items.iter_mut().enumerate() {
         if item["id"].is_null() {
             item["id"] = format!("item-{id}-{index}").into();

@@ -130,6 +130,16 @@ fn a_response_goes_on_from_a_stored_one_without_computing_it_again() {
         counted["input_tokens"].as_u64(),
         Some(usage(&second, "input_tokens"))
     );
+    // Without the response before it, its own items are left.
+    server.send("DELETE", &format!("{PATH}/{}", id(&first)), "", b"");
+    let own = server
+        .get(&format!("{PATH}/{}/input_items", id(&second)))
+        .json();
+    assert_eq!(own["data"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        text(&server.get(&format!("{PATH}/{}", id(&second))).json()),
+        text(&second)
+    );
     // The list of conversations does not show them.
     assert_eq!(
         server.get("/v1/kvark/conversations").json()["data"],

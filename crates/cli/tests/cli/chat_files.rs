@@ -296,7 +296,7 @@ fn a_snapshot_can_be_inspected() {
 
     let shown = folder.run(&["inspect", file]).ok();
     for says in [
-        "format        kvark snapshot 1\n",
+        "format        kvark snapshot 2\n",
         "model         tiny, fingerprint ",
         &format!("tokens        {tokens}\n"),
         "conversation  2 turns\n",

@@ -70,7 +70,7 @@ fn a_prompt_after_a_prefix_is_all_that_is_computed() {
     assert_eq!(warm["tokens"], cold(&folder, &tiny, &warm)["tokens"]);
     let facts = folder.run(&["inspect", &more]).ok();
     for says in [
-        "kvark prefix 1",
+        "kvark prefix 2",
         "model         tiny,",
         "keys f16",
         "plain prompts",

@@ -167,7 +167,7 @@ fn a_folder_without_a_configuration_is_named() {
     let folder = beside().parent().unwrap().to_owned();
     let error = Model::open(&folder, None).err().unwrap().to_string();
     assert!(
-        error.ends_with("the folder has no genai_config.json"),
+        error.ends_with("the folder has no genai_config.json and no config.json with weights"),
         "{error}"
     );
 }
