@@ -265,7 +265,7 @@ impl Serve {
         })
     }
 
-    /// What requests speculate with that state nothing.
+    /// The speculation of requests that state none.
     fn speculation(&self) -> Option<SpecType> {
         match self.spec_type.as_deref() {
             Some(name) => SpecType::from_name(name),

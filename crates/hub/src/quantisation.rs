@@ -65,7 +65,7 @@ fn is_model(name: &str) -> bool {
     file.ends_with(".gguf") && !file.contains("mmproj") && !file.contains("imatrix")
 }
 
-/// What asks for the files of a folder instead of a GGUF file.
+/// The name that asks for the files of a folder instead of a GGUF file.
 pub(crate) const FOLDER: &str = "safetensors";
 /// The files of a folder that stand for its weights, in the order in which they are looked for.
 const WEIGHTS: [&str; 2] = ["model.safetensors.index.json", "model.safetensors"];

@@ -23,7 +23,7 @@ pub(crate) struct App {
     pub(crate) answers: AnswerStore,
     /// How long models stay loaded that Ollama's clients use.
     pub(crate) keep_alive: KeepAlive,
-    /// What Ollama's clients are told about models.
+    /// The facts about models that Ollama's clients are told.
     pub(crate) model_details: ModelDetails,
     pub(crate) started: Instant,
     next_id: AtomicU64,

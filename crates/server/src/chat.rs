@@ -71,7 +71,7 @@ pub(crate) struct ChatRequest {
     /// {"type": "content", "content": TEXT}: what the answer is expected to repeat, which makes it come sooner
     #[schemars(with = "Option<Map<String, Value>>")]
     prediction: Option<Value>,
-    /// What the chat template is told as verbosity
+    /// Told to the chat template as verbosity
     verbosity: Option<String>,
     /// Further variables of the chat template
     #[serde(default)]

@@ -117,7 +117,7 @@ impl GenerationRequest {
         })
     }
 
-    /// What the chunks of a stream tell besides the answer.
+    /// The details that the chunks of a stream have besides the answer.
     pub(crate) fn stream_details(&self) -> StreamDetails {
         StreamDetails {
             progress: self.return_progress,
@@ -149,7 +149,7 @@ impl GenerationRequest {
     }
 }
 
-/// What an answer tells besides its text.
+/// The details of an answer besides its text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamDetails {
     /// How much of the prompt is computed.

@@ -148,7 +148,7 @@ pub(crate) struct MessageRequest {
     context_management: Map<String, Value>,
 }
 
-/// What `output_config` states.
+/// The contents of `output_config`.
 #[derive(Default)]
 struct OutputConfig {
     /// The format, which is OpenAI's `json_schema` without a name.

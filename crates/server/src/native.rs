@@ -137,7 +137,7 @@ pub(crate) async fn respond(
     prepared.respond(&app, format).await
 }
 
-/// What the answer is generated with.
+/// The settings that the answer is generated with.
 fn settings(prepared: &PreparedAnswer) -> Value {
     let parameters = &prepared.parameters;
     let mut settings = sampling::values(&parameters.sampling);

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// What the ids of responses and of their conversations begin with.
+/// The beginnings of the ids of responses and of their conversations.
 const RESPONSE: &str = "resp_";
 const CONVERSATION: &str = "conv-";
 /// The most items of a page.
@@ -58,7 +58,7 @@ pub(crate) struct ResponseTurn {
     ended: bool,
 }
 
-/// What a response is asked for with.
+/// The request of a response.
 pub(crate) struct ResponseInput {
     pub(crate) model: String,
     pub(crate) previous: Option<String>,

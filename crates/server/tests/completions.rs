@@ -95,7 +95,7 @@ fn an_echoed_prompt_has_log_probabilities() {
             let at = offset.as_u64().unwrap() as usize;
             assert!(joined[at..].starts_with(text.as_str().unwrap()));
         }
-        // What is likely here is what greedy sampling gives.
+        // The most likely token here is the one that greedy sampling gives.
         let paris = &list("top_logprobs")[count - 1];
         assert!(paris.get(" Paris").is_some(), "{paris}");
     }

@@ -211,7 +211,7 @@ fn responses_are_deleted_or_not_stored() {
             "{more}"
         );
     }
-    // What was refused has left nothing.
+    // Refused requests have left nothing.
     let conversation = |response: &Value| id(response).replacen("resp_", "conv-", 1);
     for response in [&next, &plain] {
         let path = format!("/v1/kvark/conversations/{}", conversation(response));

@@ -145,7 +145,7 @@ impl<'a> Config<'a> {
     }
 }
 
-/// What messages call a key.
+/// The name of a key in messages.
 pub(super) fn name(key: &str) -> String {
     format!("{key} of config.json")
 }
@@ -263,7 +263,7 @@ mod tests {
         let config = Config::new(&json, defaults);
         let sizes = ["a", "b", "c", "d"].map(|key| config.optional_size(&[key]).unwrap());
         assert_eq!(sizes, [None, Some(2), Some(3), None]);
-        // What the file states is stronger than a default of another name.
+        // A value of the file is stronger than a default of another name.
         assert_eq!(config.size(&["c", "b"]).unwrap(), 2);
     }
 

@@ -89,7 +89,7 @@ const OUTSIDE: Names = &[
     ("cls.seq_relationship", NotNeeded),
 ];
 
-/// What stands before the names of a text model's tensors.
+/// The text before the names of a text model's tensors.
 const MODELS: [&str; 7] = [
     "model.language_model.",
     "language_model.model.",
@@ -232,7 +232,7 @@ pub(super) fn stored_name(name: &str, own: Names, prefixes: [&str; 2]) -> Option
     })
 }
 
-/// What stands before a tensor's name in its layer, with `{}` in the place of the layer's number; `None` outside the layers.
+/// The text before a tensor's name in its layer, with `{}` in the place of the layer's number; `None` outside the layers.
 pub(super) fn layer_prefix(name: &str) -> Option<String> {
     let model = MODELS.iter().find(|model| name.starts_with(**model))?;
     let rest = &name[model.len()..];

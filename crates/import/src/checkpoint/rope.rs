@@ -9,7 +9,7 @@ use super::model_type::ModelType;
 use crate::error::ImportError;
 use crate::gguf::architecture::Architecture;
 
-/// What the keys of a rotary embedding say.
+/// The keys of a rotary embedding, read.
 pub(super) struct Rope {
     /// Base of the frequencies.
     pub(super) base: f64,

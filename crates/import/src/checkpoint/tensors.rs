@@ -23,7 +23,7 @@ pub struct Checkpoint {
     row: ModelType,
     /// The folder's names of the tensors; the first one of those stored in several parts.
     names: HashMap<String, String>,
-    /// What stands before the folder's names in a layer and outside the layers.
+    /// The text before the folder's names, in a layer and outside the layers.
     prefixes: [String; 2],
 }
 

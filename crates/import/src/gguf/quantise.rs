@@ -16,7 +16,7 @@ use crate::gguf::architecture::Architecture;
 /// Rows of a tensor that a thread encodes at a time.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// What will be written of a tensor.
+/// The plan of a tensor that will be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedTensor {
     /// The name.

@@ -314,7 +314,7 @@ mod tests {
     fn a_prediction_is_proposed_before_the_answer_has_any_of_it() {
         let mut proposer = NgramProposer::new(&[1, 2, 7, 8, 9]);
         assert_eq!(tree(&mut proposer, &[5, 1, 2]).tokens()[1..3], [7, 8]);
-        // What was said counts too, also after the history is another one.
+        // The history counts too, also when it is another one.
         assert_eq!(tree(&mut proposer, &[5, 7, 8]).tokens()[1..2], [9]);
         assert_eq!(tree(&mut NgramProposer::new(&[]), &[5, 1, 2]).len(), 1);
     }

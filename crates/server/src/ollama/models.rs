@@ -32,15 +32,15 @@ pub(crate) async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION, "kvark": env!("CARGO_PKG_VERSION") }))
 }
 
-/// What was read of model files, by the server's names.
+/// The facts of model files, by the server's names.
 #[derive(Default)]
 pub(crate) struct ModelDetails(Mutex<HashMap<String, Arc<Description>>>);
 
-/// What a model file says.
+/// The facts of a model file.
 pub(super) struct Description {
     /// The object of the lists.
     listed: Value,
-    /// What `/api/show` says besides.
+    /// Further facts for `/api/show`.
     shown: Value,
 }
 
@@ -142,7 +142,7 @@ impl Description {
     }
 }
 
-/// What a model can do, in Ollama's words.
+/// The abilities of a model, in Ollama's words.
 fn capabilities(model: &Model, template: &str) -> Vec<&'static str> {
     if model.facts().pooling.is_some() {
         return vec!["embedding"];

@@ -52,7 +52,7 @@ pub(crate) struct OllamaRequest {
     top_logprobs: Option<Int<0, 20>>,
 }
 
-/// What a request of Ollama says in kvark's terms.
+/// A request of Ollama in kvark's terms.
 pub(super) struct Translated {
     /// The parameters of the generation under kvark's names.
     pub(super) parameters: Body,
@@ -61,7 +61,7 @@ pub(super) struct Translated {
     pub(super) max_tokens: Option<usize>,
     pub(super) reasoning_budget: Option<usize>,
     pub(super) logprobs: Option<usize>,
-    /// What a lenient server has ignored.
+    /// The parameters that a lenient server has ignored.
     pub(super) warnings: Vec<String>,
     /// Whether the request asks for reasoning.
     thinks: bool,
