@@ -296,7 +296,7 @@ impl PreparedAnswer {
             let render = move |app: &App| {
                 let mut history = None;
                 let mut begun = None;
-                // One that is empty is as a chat without a conversation.
+                // An empty conversation has no tokens to go on from: its messages are read as those of a plain chat.
                 let begins = |it: &Conversation| !it.tokens.is_empty() || !it.messages.is_empty();
                 let mut tokens = match continued.filter(begins) {
                     Some(it) => {

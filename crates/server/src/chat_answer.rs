@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) enum ChatEvent {
     /// Its prompt is being computed.
     Started { choice: usize },
-    /// So many tokens of its prompt are computed.
+    /// The server has computed this many tokens of its prompt.
     Progress { choice: usize, tokens: usize },
     /// A token was generated; the text may be empty. Text after the last token has none.
     Text {

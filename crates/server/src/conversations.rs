@@ -75,12 +75,16 @@ impl Table {
     /// The conversation that goes when this one is added: the oldest stored response for another one, the oldest leaf for others.
     fn to_make_room_for(&self, new: &Conversation) -> Option<u64> {
         let is_response = |it: &Conversation| it.response.is_some();
-        let kind = is_response(new);
-        let (most, all_leaves) = match kind {
-            true => (MAX_RESPONSES, true),
-            false => (MAX_CONVERSATIONS, false),
+        let responses = is_response(new);
+        let most = match responses {
+            true => MAX_RESPONSES,
+            false => MAX_CONVERSATIONS,
         };
-        let alike = || self.all.iter().filter(|(_, it)| is_response(it) == kind);
+        let alike = || {
+            self.all
+                .iter()
+                .filter(|(_, it)| is_response(it) == responses)
+        };
         if alike().count() < most {
             return None;
         }
@@ -88,7 +92,7 @@ impl Table {
         let idle = |id: &u64| !self.running.contains_key(id);
         let mut ids = alike().map(|(id, _)| *id);
         // A response has all its tokens: those that went on from one that is gone stay whole.
-        ids.find(|id| idle(id) && (all_leaves || is_leaf(id)))
+        ids.find(|id| idle(id) && (responses || is_leaf(id)))
     }
 
     /// All items before the output of a stored response, as far as the responses that it went on from are there.
